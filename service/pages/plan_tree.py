@@ -152,21 +152,27 @@ def _declared(document: dict[str, Any]) -> str:
 
 
 def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
-    """Return the size of a plan: its nodes, and a tenth of the points of their curves.
+    """Return the size of a plan: its nodes, and a tenth of the points of curves and the masses of tables.
 
     Args:
         sizes: the size of each of its parts is added, by the part's id().
     """
     below = document.get("parts") or ([document["part"]] if "part" in document else [])
-    points = len(document.get("rdp") or ()) // 10
+    rows = [row["masses"] for row in document.get("rows") or ()]
+    points = sum(map(len, (document.get("rdp") or (), document.get("masses") or (), *rows))) // 10
     sizes[id(document)] = size = 1 + points + sum(_measure(part, sizes) for part in below)
     return size
 
 
 def _parameter_text(value: Any, *, written: bool) -> str:
-    """Return a parameter as text; long fractions are approximated."""
+    """Return a parameter as text; long fractions are approximated, and masses listed as they are in a table."""
     if isinstance(value, str) and not written and _LONG_FRACTION.fullmatch(value):
         return f"≈ {near(value)}"
+    if isinstance(value, list) and value[0].keys() == {"value", "mass"}:
+        return _short(", ".join(f"{one['value']}: {one['mass']}" for one in value), _LONGEST_VALUE)
+    if isinstance(value, list) and value[0].keys() == {"masses"}:
+        texts = (_parameter_text(one["masses"], written=False) for one in value)
+        return _short("; ".join(f"for {number} ({text})" for number, text in enumerate(texts)), _LONGEST_VALUE)
     return _short(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False), _LONGEST_VALUE)
 
 

@@ -6,6 +6,8 @@ import re
 from service.pages.plan_tree import MOST_NODES, MOST_PRICED, Node, tree_of
 from tests.api.calls import Client, json_of, pure, release
 
+_TABLES = {"name": "tables", "unit": "person", "neighbouring": "add_remove"}
+
 
 def _count(node: Node) -> int:
     return 1 + sum(map(_count, node.parts))
@@ -24,6 +26,16 @@ def test_a_small_plan_is_shown_whole() -> None:
     assert repeated.title == "Repeated 3 times"
     assert (repeated.parts[0].name, repeated.parts[0].parameters) == ("a", [("rho", "≈ 0.1")])
     assert (mechanism.title, mechanism.tags, mechanism.parameters) == ("geometric", ["t"], [("epsilon", "0.5")])
+
+
+def test_a_noise_table_is_listed_by_its_values() -> None:
+    masses = [{"value": -1, "mass": "1/4"}, {"value": 0, "mass": "3/4"}]
+    one = tree_of({"type": "noise_table", "masses": masses, "sensitivity": 1})
+    assert (one.title, one.parameters) == ("noise table", [("masses", "-1: 1/4, 0: 3/4"), ("sensitivity", "1")])
+    rows = tree_of({"type": "noise_table", "rows": [{"masses": masses[1:]}, {"masses": masses}]})
+    assert rows.parameters == [("rows", "for 0 (0: 3/4); for 1 (-1: 1/4, 0: 3/4)")]
+    long = [{"value": value, "mass": "1/512"} for value in range(512)]
+    assert len(dict(tree_of({"type": "noise_table", "masses": long}).parameters)["masses"]) == 300
 
 
 def test_a_large_plan_is_cut_and_says_by_how_much() -> None:
@@ -59,6 +71,16 @@ def test_each_part_says_what_it_costs_by_itself(steward: Client, api: Client) ->
     assert "Repeated 2 times ε = 0.04, ρ =" in text
     assert "Parallel: each record is in at most 2 of the parts ε = 0.02, ρ =" in text
     assert text.count("epsilon 0.01 ε = 0.01, ρ = 5e-5") == 3
+
+
+def test_a_loss_beside_a_delta_is_not_stated_without_it(steward: Client, api: Client) -> None:
+    budget = {"definition": "approximate", "epsilon": "20", "delta": "0.3", "declared_delta": "0.25"}
+    json_of(api.post("/v1/accounts", json=_TABLES | {"budget": budget}), 201)
+    masses = [{"value": value, "mass": mass} for value, mass in ((-1, "1/8"), (0, "3/4"), (1, "1/8"))]
+    made = release(api, {"type": "noise_table", "masses": masses}, "tables", delta="0.2")
+    text = _words(steward.get(f"/accounts/tables/releases/{made['id']}").text)
+    assert re.search(r"ε = 1.792, ρ = [0-9.]+ beside δ = 0.125", text)
+    assert "with a chance of at most 1 in 5, tells everything" in text
 
 
 def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> None:

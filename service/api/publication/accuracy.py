@@ -55,9 +55,10 @@ class AccuracyStatement(BaseModel):
     )
     delta: float
     pure: float | None = Field(
-        description="The epsilon without a delta, which also holds under adaptive choice. Rounded up; null: infinite."
+        description="The epsilon without a delta, which also holds under adaptive choice. Rounded up; null: infinite,"
+        " or mechanisms have a delta."
     )
-    rho: float | None = Field(description="Rounded up; null: infinite.")
+    rho: float | None = Field(description="Rounded up; null: infinite, or mechanisms have a delta.")
     confidence: float
     mechanisms: list[MechanismAccuracy]
 
@@ -125,6 +126,7 @@ def statement_of(
     """
     (best,) = cost["best"]
     guarantee = best["adaptive"] or best["fixed"] or {}
+    pure, zcdp = (None, None) if cost["delta"] else (cost["pure"], cost["zcdp"])  # they hold only beside a delta
     return {
         "account": owner.name,
         "release": release.id,
@@ -134,8 +136,8 @@ def statement_of(
         "neighbouring": owner.neighbouring.value,
         "epsilon": guarantee.get("epsilon"),
         "delta": best["delta"],
-        "pure": None if cost["pure"] is None else cost["pure"]["epsilon"],
-        "rho": None if cost["zcdp"] is None else cost["zcdp"]["rho"],
+        "pure": None if pure is None else pure["epsilon"],
+        "rho": None if zcdp is None else zcdp["rho"],
         "confidence": stated(confidence, number_down),
         "mechanisms": _with_partitions(runs_of(release.plan), drawn, confidence),
     }

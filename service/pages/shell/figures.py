@@ -274,6 +274,11 @@ def epsilon_of(cost: dict[str, Any]) -> Fraction | None:
     return _exactly(cost["pure"], "epsilon")
 
 
+def certain_epsilon_of(cost: dict[str, Any]) -> Fraction | None:
+    """Return the epsilon of a guarantee that holds without a delta; None if mechanisms have one, or it is infinite."""
+    return None if cost["delta"] else epsilon_of(cost)
+
+
 def rho_of(cost: dict[str, Any]) -> Fraction | None:
     """Return the rho of a guarantee, exact if the guarantee states it so; None if it is infinite."""
     return _exactly(cost["zcdp"], "rho")

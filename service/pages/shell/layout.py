@@ -157,6 +157,7 @@ def _environment() -> Environment:
         "budget": figures.budget_text,
         "relation": figures.relation_text,
         "epsilon": figures.epsilon_of,
+        "certain_epsilon": figures.certain_epsilon_of,
         "rho": figures.rho_of,
         "in_words": figures.in_words,
         "calendar": period_texts.calendar_text,

@@ -229,7 +229,8 @@ def rough_loss_range(laws: Mapping[ComposedLaw, int]) -> float:
             case Atoms(x=x):
                 width += float(x[-1] - x[0]) * count
             case OddsLoss(atoms=((least, _), *_, (most, _))):
-                width += (math.log(most) - math.log(least)) * count
+                ratio = most / least  # maybe beyond the range of doubles
+                width += (math.log(ratio.numerator) - math.log(ratio.denominator)) * count
     return width
 
 

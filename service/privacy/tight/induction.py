@@ -19,7 +19,7 @@ import numpy as np
 
 from service.privacy.laws.loss_laws import OddsLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, TAIL
-from service.privacy.tight.branches import EvaluatedSum
+from service.privacy.tight.branches import LEAST_REACH, EvaluatedSum
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.kernels import MULTIPLICATIONS, Grid, Step, StepLaws, grid_for, law_on
 from service.privacy.tight.laws import Atoms, ComposedLaw
@@ -204,8 +204,8 @@ def _longest(moves: Moves[State], states: Sequence[State]) -> int:
 
 
 def _reach(laws: Sequence[StepLaws], longest: int) -> float:
-    """Return about the epsilon beyond which so many steps have a negligible delta, by Chernoff's bound."""
+    """Return about the epsilon above 0 beyond which so many steps have a negligible delta, by Chernoff's bound."""
     moments = np.max([one.log_moments(_C) for one in laws], axis=0)
     bounds = (longest * moments - math.log(TAIL)) / _C
     bound = float(np.min(np.where(np.isnan(bounds), np.inf, bounds)))
-    return min(bound, longest * max(one.largest for one in laws))
+    return max(min(bound, longest * max(one.largest for one in laws)), LEAST_REACH)

@@ -228,10 +228,11 @@ class AtomFamily:
         spend(CALL + len(c) * len(self.x) / 2)
         power = np.log(np.maximum(self.p, 1e-320)) + c[:, None] * self.x
         top = power.max(axis=1, keepdims=True)
-        grown = np.expm1(np.minimum(c[:, None] * np.abs(self.x).max(), 1.0) * self.x / np.abs(self.x).max())
+        size = np.abs(self.x).max() or 1.0  # of losses that are all 0, the cumulant is 0
+        grown = np.expm1(np.minimum(c[:, None] * size, 1.0) * self.x / size)
         near = np.log1p((self.p.sum() - 1) + grown @ self.p)
         far = (top + np.log(np.exp(power - top).sum(axis=1, keepdims=True)))[:, 0]
-        return np.asarray(np.where(c * np.abs(self.x).max() < 1, near, far)[None, :])
+        return np.asarray(np.where(c * size < 1, near, far)[None, :])
 
     def along_line(self, c: float, t: Doubles) -> tuple[Complexes, Doubles]:
         power = np.log(np.maximum(self.p, 1e-320)) + c * self.x

@@ -78,8 +78,11 @@ def _worst_of(branches: list[Branch]) -> Atoms:
     if None in every or len(losses) > FEW_ATOMS or losses.max(initial=0.0) > LARGEST_LOSS:
         return worst_on_grid(branches)
     points = _apart(np.append(0.0, losses))
-    profiles = np.stack([branch.profile(points) for branch in branches])
-    points = _apart(np.union1d(points, _crossings(points, profiles)))
+    for _ in branches:  # where two cross, a third one can be above both
+        profiles = np.stack([branch.profile(points) for branch in branches])
+        before, points = len(points), _apart(np.union1d(points, _crossings(points, profiles)))
+        if len(points) == before:
+            break
     return law_from_profile(points, np.max([branch.profile(points) for branch in branches], axis=0))
 
 

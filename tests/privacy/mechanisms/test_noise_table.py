@@ -17,8 +17,8 @@ from service.privacy.accounting.pricing import price
 from service.privacy.accounting.privacy_filter import Budget, Definition, open_weights, shortfalls
 from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.accounting.totals import Totals, add_price
-from service.privacy.mechanisms import NoiseTable
-from service.privacy.plans import Group, Plan, Repeat
+from service.privacy.mechanisms import Geometric, NoiseTable
+from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.notation import read_plan
 from service.privacy.plans.walking import Neighbouring
 from service.privacy.tight import TightProfile
@@ -364,3 +364,44 @@ def test_the_noise_of_a_count_is_that_of_its_row_and_negative_counts_have_none()
         add_noise([3, -5], law, Keystream(bytes(32)))
     with pytest.raises(ValueError, match=r"^expected counts"):
         sample(law, 1, Keystream(bytes(32)))
+
+
+RUNGS: list[Step] = [((0.5, 1 / (1 + exp(-0.5))), (-0.5, 1 / (1 + exp(0.5))))]
+GEOMETRIC = Geometric(scale=Fraction(2))
+
+
+@pytest.mark.parametrize("table", [SYMMETRIC, GAPS, SKEW, ROWS], ids=lambda one: one.name)
+def test_beside_other_mechanisms_and_below_nodes_it_is_above_every_adversary(table: NoiseTable) -> None:
+    alone, skew = steps(table.rows, table.sensitivity), steps(SKEW.rows, 1)
+    ways: list[tuple[Plan, list[list[list[Step]]]]] = [
+        (Sequence(parts=(table, GEOMETRIC)), [[alone, RUNGS], [RUNGS, alone]]),
+        (Sequence(parts=(table, SKEW)), [[alone, skew], [skew, alone]]),
+        (Repeat(part=Choice(parts=(table, SKEW, GEOMETRIC)), count=2), [[alone + skew + RUNGS] * 2]),
+        (
+            Parallel(parts=(table, SKEW, GEOMETRIC), max_degree=2),
+            [[alone, skew], [skew, alone], [alone, RUNGS], [RUNGS, alone], [skew, RUNGS], [RUNGS, skew]],
+        ),
+    ]
+    for plan, orders in ways:
+        for found, epsilon in zip(deltas(plan, ADD, EPSILONS), EPSILONS, strict=True):
+            assert found >= max(worst(turns, float(epsilon)) for turns in orders) * (1 - 1e-9)
+
+
+def test_the_profile_of_one_cell_is_exact_where_a_third_shift_is_above_the_crossing_of_two() -> None:
+    table = NoiseTable(rows=masses("2/5", "3/20", "2/5", "1/20", first=-3), sensitivity=2)
+    for epsilon in ("0.5", "0.6", "0.7", "0.8"):
+        (found,) = deltas(table, ADD, (epsilon,))
+        truth = max(stick(*pair, mp.exp(number(Fraction(epsilon)))) for pair in pairs(table.rows, 2))
+        assert truth <= found <= truth * (1 + mp.mpf(10) ** -9)
+
+
+def test_tables_without_a_finite_loss_and_with_odds_beyond_the_doubles_are_answered() -> None:
+    even = NoiseTable(rows=masses("1/2", "1/2", first=0))
+    assert even.pure_epsilon().nats == even.rho().nats == mechanism_tau(even, Fraction(2)).nats == 0
+    assert deltas(Repeat(part=even, count=2), ADD, ("0", "1")) == pytest.approx([0.75, 0.75])
+    assert deltas(Repeat(part=even, count=70), ADD, ("0",)) == [1]
+    rare = Fraction(1, 2**1020)
+    steep = NoiseTable(rows=(((0, rare), (1, 1 - 3 * rare), (2, 2 * rare)),))
+    assert nats(steep.pure_epsilon()) > 700
+    for count in (1, 3):
+        assert TightProfile.of(Repeat(part=steep, count=count), ADD) is None  # losses of more than 600 nats

@@ -101,6 +101,7 @@ def test_draws_have_the_tables_law_and_are_replayed(client: Client) -> None:
     assert chi_square_p([seen[x] for x in expected], list(expected.values())) > 1e-4
     assert first["margin_of_error"] == {"confidence": 0.95, "moe": 1}
     stated = json_of(client.get(f"/v1/accounts/people/releases/{made['id']}/accuracy"))
+    assert (stated["pure"], stated["rho"]) == (None, None)  # they hold beside a delta only
     (mechanism,) = stated["mechanisms"]
     assert (mechanism["type"], mechanism["moe"], mechanism["drawn"]) == ("noise_table", 1, True)
     package = zipfile.ZipFile(io.BytesIO(client.get(f"/v1/accounts/people/releases/{made['id']}/package").content))
