@@ -55,6 +55,10 @@ plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, t
   mechanism("randomized_response", environment(), ...)
 }
 
+plan_exponential <- function(..., epsilon, name = NULL, tags = NULL, reads = NULL) {
+  mechanism("exponential", environment(), ...)
+}
+
 plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
                           add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("declared", environment(), ...)
@@ -174,8 +178,9 @@ constructors <- function() {
   list(
     geometric = plan_geometric, discrete_gaussian = plan_discrete_gaussian, discrete_osgt = plan_discrete_osgt,
     laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
-    randomized_response = plan_randomized_response, declared = plan_declared, sequence = plan_sequence,
-    parallel = plan_parallel, choice = plan_choice, "repeat" = plan_repeat, group = plan_group
+    randomized_response = plan_randomized_response, exponential = plan_exponential, declared = plan_declared,
+    sequence = plan_sequence, parallel = plan_parallel, choice = plan_choice, "repeat" = plan_repeat,
+    group = plan_group
   )
 }
 

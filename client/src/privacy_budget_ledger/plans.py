@@ -176,6 +176,14 @@ class RandomizedResponse(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exponential(Mechanism):
+    """The exponential mechanism, whose loss has the range ``epsilon``; accounted and never drawn."""
+
+    TYPE = "exponential"
+    epsilon: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
 class RdpPoint(Document):
     """A Rényi bound at one order."""
 
@@ -292,7 +300,7 @@ def group(size: int, part: Plan, **node: Any) -> Group:
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
     *(Geometric, DiscreteGaussian, DiscreteOsgt, Laplace, Gaussian, Osgt, RandomizedResponse),
-    Declared,
+    *(Exponential, Declared),
 )
 NODES: tuple[type[Node], ...] = (Sequence, Parallel, Choice, Repeat, Group)
 _BY_TYPE: dict[str, type[Plan]] = {kind.TYPE: kind for kind in (*MECHANISMS, *NODES)}

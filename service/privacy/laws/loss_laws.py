@@ -1,6 +1,7 @@
 """Laws of the privacy loss of one cell moved, from which the tight figures of a composition are computed.
 
-Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours.
+Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours, as is
+the set of laws that a range stands for.
 """
 
 import math
@@ -150,5 +151,23 @@ class DiscreteOsgtLoss(_PositiveLoss):
         return Fraction(self.sensitivity), self.sigma_squared, self.m
 
 
-LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss
+@dataclass(frozen=True, slots=True)
+class RangeLoss(_PositiveLoss):
+    """A loss known only by its range, such as that of the exponential mechanism: an adversary chooses where it lies.
+
+    It is in an interval of length e that contains 0. Of such laws, those of two values dominate the others.
+
+    Attributes:
+        e: the range, and so the largest loss, nats.
+    """
+
+    e: Fraction
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be in the range of doubles."""
+        return (self.e,)
+
+
+LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss | RangeLoss
 """The loss laws that mechanisms have."""

@@ -5,7 +5,7 @@ mechanism's loss; ``families`` and ``noise`` have their cumulant functions. ``co
 the product of their transforms; ``atoms`` enumerates the losses if they are few. Every figure is an upper bound.
 
 All mechanisms here have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that one direction
-stands for both.
+stands for both. Where only the range of a loss is known (``bounded_range``), this holds of the largest profile.
 """
 
 import math
