@@ -1,21 +1,21 @@
 """Composition of losses of which only the range is known: an adversary chooses where each lies, by the losses so far.
 
 A loss of range e is dominated by one of two values, t and t - e, for some t between 0 and e. So the largest delta V at
-epsilon = x after one more step is the largest over t of
+epsilon = x after one more step is the largest over t, and over the ranges that are left, of
 
     p V(x - t) + (1 - p) V(x - t + e),  p = (exp(e) - exp(t))/(exp(e) - 1).
 
-After the first step it is (exp(e/2) - exp(x/2))²/(exp(e) - 1). V is kept at the multiples of h = e/m and joined by
-chords in exp(x), which are upper bounds as V is convex in exp(x). Between two multiples of t the sum is then of the
-form a + b T + c/T with T = exp(t), so its largest value is known, and no t is left out
-(``docs/mathematics/bounded-range.md``).
+V is kept at the multiples of some h, of which every e is a multiple, and joined by chords in exp(x), which are upper
+bounds as V is convex in exp(x). Between two multiples of t the sum is then of the form a + b T + c/T with T = exp(t),
+so its largest value is known, and no t is left out (``docs/mathematics/bounded-range.md``).
 """
 
+import itertools
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, reduce
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
@@ -24,105 +24,167 @@ from service.privacy.laws.loss_laws import RangeLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, TAIL, law_from_profile
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.kernels import Grid
-from service.privacy.tight.laws import Atoms, ComposedLaw
-from service.privacy.tight.work_budget import NotTight, remaining_work, spend
+from service.privacy.tight.laws import Atoms, ComposedLaw, gcd
+from service.privacy.tight.work_budget import CALL, NotTight, remaining_work, spend
 
 MOST_WORK, SHARE = 1 << 23, 1 / 2
-"""The most work for one range, and the most of what is left for all ranges of a sum."""
+"""The most work for the ranges of a sum, and the most of what is left."""
 PAIRS = 5
 """The pairs of x and t whose work is that of one number (``work_budget.spend``)."""
 FINEST, COARSEST = 1 << 12, 1 << 3
-"""The most and the fewest multiples in a range."""
-CHUNKS = tuple(1 << bits for bits in range(10, -1, -1))
-"""The numbers of steps that are taken together if all are too many."""
+"""The most and the fewest multiples in the smallest range."""
+MOST_COMMON = 1 << 6
+"""The ranges are rounded up to multiples of a common one, unless the smallest is at most so many times that."""
+MOST_STATES = 1 << 10
+CHUNKS = tuple(1 << bits for bits in range(9, -1, -1))
+"""The numbers of losses of one range that are taken together if all are too many."""
 POINTS = 1 << 11
-"""Half of the points of the profile of one step."""
+"""Half of the points of the profile of one loss."""
 CACHED = 1 << 15
 ROUNDING = 64 * 2.0**-53
 """A bound on the relative error of the doubles in one step."""
 
+State = tuple[int, ...]
+"""The number of losses of each range."""
 
-def worst_of_ranges(law: RangeLoss, count: int, kinds: int) -> Counter[ComposedLaw]:
-    """Return laws that bound ``count`` losses of a range, one after another.
 
-    If these are too many, some are taken together, and the worst law of these is composed. This bound is about 1/(6c)
-    above the truth, relatively, if c are taken together.
+def worst_of_ranges(ranges: Mapping[RangeLoss, int]) -> Counter[ComposedLaw]:
+    """Return laws that bound losses of some ranges, each so often, one after another in any order.
 
-    Args:
-        law: the range.
-        count: at least 1.
-        kinds: the number of ranges in the sum, which share the work that is left.
+    If this would take too long, each range is taken by itself and, if its losses are too many, some of them are taken
+    together. The worst laws of these are composed. This bound is about 1/(6c) above the truth, relatively, if c losses
+    are taken together.
 
     Raises:
-        NotTight: the range is too large, or it would take too long.
+        NotTight: a range is too large, or it would take too long.
     """
-    if law.e > LARGEST_LOSS:
-        raise NotTight
-    e, work = float(law.e), min(MOST_WORK, remaining_work() * SHARE / kinds)
-    together, m = min(_choices(e, count, work), key=lambda choice: _gap(choice[0], choice[1], count), default=(0, 0))
-    if not together:
-        raise NotTight
-    spend(_pairs(e, together) * m * m / PAIRS)
-    times = {together: count // together, count % together: 1}
-    laws = _worst_laws(e, m, tuple(number for number in times if number))
-    return Counter({one: times[number] for number, one in laws.items()})
+    work = min(MOST_WORK, remaining_work() * SHARE)
+    whole = _Induction.of(ranges, tuple(ranges.values()), work)
+    if len(ranges) > 1 and whole is not None and whole.gap < 1 / (6 * max(ranges.values())):
+        return whole.laws(1)
+    found: Counter[ComposedLaw] = Counter()
+    for law, count in ranges.items():
+        some = (count, *(chunk for chunk in CHUNKS if chunk < count))
+        tried = (_Induction.of({law: count}, (together,), work / len(ranges)) for together in some)
+        best = min((one for one in tried if one is not None), key=lambda one: one.gap, default=None)
+        if best is None:
+            raise NotTight
+        (together,) = best.counts
+        found.update(best.laws(count // together, (count % together,)))
+    return found
 
 
-def _choices(e: float, count: int, work: float) -> Iterator[tuple[int, int]]:
-    """Yield numbers of steps that may be taken together, each with the largest m that is not too much work."""
-    for together in (count, *(chunk for chunk in CHUNKS if chunk < count)):
-        m = min(FINEST, math.isqrt(int(work * PAIRS / _pairs(e, together))))
-        if m >= COARSEST and _reach(e, together) * e <= LARGEST_LOSS:
-            yield together, m
+@dataclass(frozen=True, slots=True)
+class _Induction:
+    """A backward induction over the numbers of losses that are left.
+
+    Attributes:
+        h: the spacing, nats.
+        sizes: the ranges, rounded up to multiples of it.
+        counts: the losses of each range.
+        work: as ``spend`` counts it.
+        gap: about the share by which epsilon is above the truth.
+    """
+
+    h: float
+    sizes: tuple[int, ...]
+    counts: State
+    work: float
+    gap: float
+
+    @classmethod
+    def of(cls, ranges: Mapping[RangeLoss, int], counts: State, work: float) -> "_Induction | None":
+        """Return the induction with the smallest spacing for some work; None if that is too coarse.
+
+        Args:
+            ranges: with the number of losses of each, from which ``counts`` are taken together.
+        """
+        es = [law.e for law in ranges]
+        states = math.prod(count + 1 for count in counts)
+        if states > MOST_STATES or max(es) > LARGEST_LOSS:
+            return None
+        base = reduce(gcd, es)
+        if min(es) > MOST_COMMON * base:
+            base = min(es)
+        widths = [float(e / base) for e in es]
+        reach = _reach(widths, counts, float(base))
+        left = np.array(list(_states(counts)))
+        pairs = float((np.minimum(left @ widths, reach) * ((left > 0) @ widths)).sum())
+        finest = FINEST / min(widths)
+        parts = int(min(finest, math.sqrt(max(work - CALL * states, 0) * PAIRS / pairs)))
+        if parts * min(widths) < COARSEST or reach * base > LARGEST_LOSS:
+            return None
+        h = math.nextafter(math.nextafter(float(base), math.inf) / parts, math.inf)
+        sizes = tuple(math.ceil(e * parts / base) for e in es)
+        rounded = max(size / (width * parts) - 1 for size, width in zip(sizes, widths, strict=True))
+        apart = 0 if counts == tuple(ranges.values()) else 1 / (6 * sum(counts))
+        return cls(
+            h, sizes, counts, CALL * states + pairs * parts**2 / PAIRS, rounded + 1 / (4 * min(sizes) ** 2) + apart
+        )
+
+    def laws(self, times: int, rest: State = ()) -> Counter[ComposedLaw]:
+        """Return the worst law of all losses, so often, and that of other numbers of them.
+
+        Raises:
+            NotTight: it would take too long.
+        """
+        spend(self.work)
+        wanted = (self.counts, rest) if any(rest) else (self.counts,)
+        laws = _worst_laws(self.h, self.sizes, wanted)
+        return Counter(dict(zip(laws, (times, 1), strict=False)))
 
 
-def _pairs(e: float, count: int) -> float:
-    """Return about the number of pairs of x and t for so many steps, each of as many ranges as it can reach."""
-    reach = _reach(e, count)
-    return reach * (count - reach / 2 + 1)
+def _states(counts: State) -> Iterator[State]:
+    """Yield the numbers up to some counts, each after those below it."""
+    return itertools.product(*(range(count + 1) for count in counts))
 
 
-def _reach(e: float, count: int) -> int:
-    """Return the number of ranges beyond which delta is negligible, by rho <= e²/8."""
-    rho = e * e / 8 * count
-    return min(count, math.ceil((rho + 2 * math.sqrt(-rho * math.log(TAIL))) / e))
-
-
-def _gap(together: int, m: int, count: int) -> float:
-    """Return about the share by which the bound is above the truth."""
-    return 1 / (4 * m * m) + (1 / (6 * together) if together < count else 0)
+def _reach(widths: Sequence[float], counts: State, unit: float) -> float:
+    """Return the largest loss, or that beyond which delta is negligible by rho <= e²/8; both in units."""
+    rho = sum(count * (width * unit) ** 2 for width, count in zip(widths, counts, strict=True)) / 8
+    largest = sum(width * count for width, count in zip(widths, counts, strict=True))
+    return min(largest, (rho + 2 * math.sqrt(-rho * math.log(TAIL))) / unit)
 
 
 @lru_cache(maxsize=32)
-def _worst_laws(e: float, m: int, numbers: tuple[int, ...]) -> dict[int, Atoms]:
-    """Return the worst law of some numbers of steps, by the number."""
-    wanted = set(numbers)
-    laws = {1: _law_of_one(e)} if 1 in wanted else {}
-    steps = _Steps.of(e, m)
-    grid, profile = Grid(steps.h, m), steps.first()
-    for number in range(2, max(wanted) + 1):
-        grid, profile = steps.before(grid, profile, _reach(e, max(wanted)) * m)
-        if number in wanted:
-            laws[number] = law_from_profile(
-                grid.places, np.minimum(profile * (1 + number * ROUNDING), 1.0), grid.spacing
-            )
-    return laws
+def _worst_laws(h: float, sizes: tuple[int, ...], wanted: tuple[State, ...]) -> list[Atoms]:
+    """Return the worst laws of some numbers of losses, the largest first."""
+    steps = [_Step.of(h, size) for size in sizes]
+    most = math.ceil(_reach(sizes, wanted[0], h))
+    kept = math.prod(count + 1 for count in wanted[0][1:])
+    profiles: dict[State, Doubles] = {}
+    laws: dict[State, Atoms] = {}
+    for state in _states(wanted[0]):
+        points = min(sum(size * count for size, count in zip(sizes, state, strict=True)), most)
+        found = np.zeros(points + 1)
+        for k, step in enumerate(steps):
+            if state[k]:
+                after = profiles[(*state[:k], state[k] - 1, *state[k + 1 :])]
+                found = np.maximum(found, step.before(after, points))
+        if len(profiles) > kept:
+            del profiles[next(iter(profiles))]
+        profiles[state] = found
+        if state in wanted:
+            bound = np.minimum(found * (1 + sum(state) * ROUNDING), 1.0)
+            alone = sizes[state.index(1)] * h if sum(state) == 1 else None
+            laws[state] = _law_of_one(alone) if alone else law_from_profile(h * np.arange(points + 1.0), bound, h)
+    return [laws[state] for state in wanted]
 
 
 def _law_of_one(e: float) -> Atoms:
-    """Return the law of one step, whose profile is known everywhere; its points are closer the nearer they are to e."""
+    """Return the law of one loss, whose profile is known everywhere; its points are closer the nearer they are to e."""
     e = math.nextafter(e, math.inf)
     rest = np.union1d(np.linspace(0, 1, POINTS + 1), np.geomspace(1e-9, 1, POINTS))[::-1] * e
     return law_from_profile(e - rest, np.expm1(-rest / 2) ** 2 / -math.expm1(-e) * (1 + ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)
-class _Steps:
-    """Steps of one range.
+class _Step:
+    """One loss on a grid.
 
     Attributes:
-        h: the range is m of them.
-        m: the number of multiples in the range.
+        h: the spacing, nats.
+        m: the range in multiples of it.
         larger: the probability of t, for t = e, e - h, ..., 0.
         smaller: that of t - e.
     """
@@ -133,37 +195,29 @@ class _Steps:
     smaller: Doubles
 
     @classmethod
-    def of(cls, e: float, m: int) -> "_Steps":
-        """Return the steps of a range that is rounded up to m multiples of a double."""
-        h = math.nextafter(math.nextafter(e, math.inf) / m, math.inf)
+    def of(cls, h: float, m: int) -> "_Step":
+        """Return the step of a range of m multiples."""
         rest = h * np.arange(m + 1.0)
         lost = math.expm1(-h * m)
         return cls(h, m, np.expm1(-rest) / lost, np.exp(-rest) * np.expm1(-rest[::-1]) / lost)
 
-    def first(self) -> Doubles:
-        """Return the profile of one step at 0, h, ..., e."""
-        rest = self.h * np.arange(self.m, -1.0, -1.0)
-        return np.asarray(np.expm1(-rest / 2) ** 2 / -math.expm1(-self.h * self.m))
-
-    def before(self, grid: Grid, profile: Doubles, most: int) -> tuple[Grid, Doubles]:
-        """Return the profile of one step more, and its grid.
+    def before(self, after: Doubles, points: int) -> Doubles:
+        """Return the profile of this loss with those that follow, at the multiples from 0 to ``points``.
 
         Args:
-            grid: of the profile.
-            profile: of the steps that follow.
-            most: points of the grid; beyond the last, the profile is bounded by a constant.
+            after: the profile of those that follow; beyond its last multiple it is bounded by its last value.
         """
         m, h = self.m, self.h
-        wider = Grid(h, min(grid.points + m, most))
-        around = grid.extended(profile, m, wider.points - grid.points + m)
+        after = np.pad(after, (0, max(0, m + 1 - len(after))), "edge")
+        around = Grid(h, len(after) - 1).extended(after, m, points + m + 1 - len(after))
         w, growth, lost = math.expm1(h), math.exp(h), -math.expm1(-h * m)
         slope = np.diff(around) / w  # of the chord from each multiple on, over exp(x), times exp of the multiple
         bend = growth * (slope[:-m] - math.exp(-h * m) * slope[m:]) / lost  # c, at most 0
         values, bends = sliding_window_view(around, m + 1), sliding_window_view(bend, m)
-        found = np.empty(wider.points + 1)
+        found = np.empty(points + 1)
         rows = max(1, CACHED // (m + 1))
-        for start in range(0, wider.points + 1, rows):
-            end = min(start + rows, wider.points + 1)
+        for start in range(0, points + 1, rows):
+            end = min(start + rows, points + 1)
             sums = values[start:end] * self.larger
             sums += values[start + m : end + m] * self.smaller
             best = sums.max(axis=1)
@@ -172,7 +226,7 @@ class _Steps:
             at, q = row + start + q, q + 1
             share, below = np.exp(-h * q), np.expm1(-h * q) * slope[at]
             above = around[at + 1 + m] - around[at + 1] + growth * np.expm1(-h * (m - q)) * slope[at + m]
-            rise = (share * above + growth * below) / lost
+            rise = (share * above + growth * below) / lost  # b + c, the slope at t
             left = bend[at] + rise
             with np.errstate(all="ignore"):
                 further = -rise / (left * (1 + np.sqrt(bend[at] / left)))
@@ -180,4 +234,4 @@ class _Steps:
                 top = sums[row, q] - bend[at] * np.where(inside, further / (1 + further), 0.0) ** 2
             np.maximum.at(best, row, top)
             found[start:end] = best
-        return wider, np.minimum(found, 1.0)
+        return np.minimum(found, 1.0)

@@ -34,7 +34,9 @@ def evaluate_sum(one: LawSum) -> EvaluatedSum:
 
 
 def _laws_of(one: LawSum) -> Iterator[tuple[ComposedLaw, int]]:
-    ranges = sum(isinstance(law, RangeLoss) for law, _ in one.items)
+    ranges = {law: count for law, count in one.items if isinstance(law, RangeLoss)}
+    if ranges:
+        yield from worst_of_ranges(ranges).items()
     for law, count in one.items:
         match law:
             case WorstLaw():
@@ -42,7 +44,7 @@ def _laws_of(one: LawSum) -> Iterator[tuple[ComposedLaw, int]]:
             case Division():
                 yield from evaluate_division(law, count).items()
             case RangeLoss():
-                yield from worst_of_ranges(law, count, ranges).items()
+                pass
             case _:
                 yield law, count
 
