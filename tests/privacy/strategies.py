@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Either, Field, WholeNumber
+from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Constant, Either, Field, WholeNumber
 from service.privacy.mechanisms import MECHANISMS, Declaration, Declared, Discrete, Mechanism
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
 from service.privacy.plans.walking import Neighbouring, children_with_pointers, with_parts
@@ -66,6 +66,8 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
 
 def _values(field: Field | Either) -> st.SearchStrategy[Any]:
     bound = field.parameter.bound if isinstance(field, Either) else getattr(field, "bound", None)
+    if isinstance(field, Constant):
+        return st.sampled_from([None, field.value])
     if isinstance(field, WholeNumber):
         return st.integers(field.least, field.least + 7)
     if bound in (ABOVE_0, AT_LEAST_0):

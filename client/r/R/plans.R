@@ -55,7 +55,8 @@ plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, t
   mechanism("randomized_response", environment(), ...)
 }
 
-plan_exponential <- function(..., epsilon, name = NULL, tags = NULL, reads = NULL) {
+plan_exponential <- function(..., epsilon, sensitivity = NULL, scores = NULL, name = NULL, tags = NULL,
+                             reads = NULL) {
   mechanism("exponential", environment(), ...)
 }
 

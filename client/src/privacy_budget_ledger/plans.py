@@ -177,10 +177,12 @@ class RandomizedResponse(Mechanism):
 
 @dataclass(frozen=True, kw_only=True)
 class Exponential(Mechanism):
-    """The exponential mechanism, whose loss has the range ``epsilon``; accounted and never drawn."""
+    """The exponential mechanism, whose loss has the range ``epsilon``; ``scores`` may be ``monotone``."""
 
     TYPE = "exponential"
     epsilon: Exact
+    sensitivity: Exact | None = None
+    scores: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from typing import Any
 
-from service.privacy.grammar import ABOVE_0, ExactNumber, Unit
+from service.privacy.grammar import ABOVE_0, Constant, ExactNumber, Unit, write_fields
 from service.privacy.laws.divergences import bounded_range
 from service.privacy.laws.loss_laws import RangeLoss
 from service.privacy.mechanisms.base import Mechanism, RdpBounds, WorkEstimate, rounded_rho
@@ -16,12 +17,15 @@ from service.privacy.numerics.loss import Loss
 class Exponential(Mechanism):
     """The exponential mechanism: one of several candidates, each with a probability that grows with its score.
 
-    If a change moves each score by at most D, the probabilities are proportional to exp(epsilon * score/(2D)). If it
-    moves no two scores in opposite directions, they are proportional to exp(epsilon * score/D). In both cases the range
-    of the privacy loss over all candidates is at most epsilon (``docs/mathematics/bounded-range.md``).
+    If a change moves each score by at most the sensitivity s, the probabilities are proportional to exp(epsilon *
+    score/(2s)). If it moves no two scores in opposite directions, they are proportional to exp(epsilon * score/s). In
+    both cases the range of the privacy loss over all candidates is at most epsilon
+    (``docs/mathematics/bounded-range.md``). No loss depends on the sensitivity or on the direction.
 
     Attributes:
         epsilon: the range of the loss, which is also its pure bound; nats.
+        sensitivity: the distance by which one change can move a score.
+        scores: ``monotone`` if it moves no two of them in opposite directions.
     """
 
     TYPE = "exponential"
@@ -32,14 +36,38 @@ class Exponential(Mechanism):
             required=True,
             unit=Unit.NATS,
             bound=ABOVE_0,
-            description="Pure loss, and range of the loss over all candidates, in nats. With D the distance by which"
-            " one changed record can move a score, the probabilities must be proportional to exp(epsilon*score/(2D)),"
-            " or to exp(epsilon*score/D) if a change moves no two scores in opposite directions. Below parallel and"
-            " choice, D must also hold for a record that is only added or removed.",
+            description="Pure loss, and range of the loss over all candidates, in nats. The probabilities of the"
+            " candidates are proportional to exp(epsilon*score/(2*sensitivity)).",
+        ),
+        ExactNumber(
+            "sensitivity",
+            unit=Unit.COUNTS,
+            bound=ABOVE_0,
+            default="1",
+            description="The distance by which one changed record can move a score, in the unit of the scores. Below"
+            " parallel and choice it must also hold for a record that is only added or removed.",
+        ),
+        Constant(
+            "scores",
+            value="monotone",
+            description="A promise that a changed record moves no two scores in opposite directions, as one that is"
+            " only added moves counts. The probabilities are then proportional to exp(epsilon*score/sensitivity).",
         ),
     )
 
     epsilon: Fraction
+    sensitivity: Fraction = Fraction(1)
+    scores: str | None = None
+
+    def parameters(self) -> dict[str, Any]:
+        return {name: value for name, value in write_fields(self.FIELDS, self).items() if value is not None}
+
+    def score_rate(self) -> Fraction:
+        return self.epsilon / (self.sensitivity * (2 if self.scores is None else 1))
+
+    def simplest(self) -> Mechanism:
+        """Return the mechanism with its range alone."""
+        return replace(self, sensitivity=Fraction(1), scores=None)
 
     def moved(self, *, replaced: bool, one_side: bool) -> tuple[Mechanism, int]:  # noqa: ARG002
         return self, 1

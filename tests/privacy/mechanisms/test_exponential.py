@@ -51,8 +51,8 @@ def hockey_stick(both: Sequence[tuple[Any, Any]], epsilon: Any) -> Any:
 class TestExponential(MechanismContract):
     EXAMPLES = (
         Exponential(name="a", epsilon=Fraction("0.3")),
-        Exponential(name="b", epsilon=Fraction(2)),
-        Exponential(name="c", epsilon=Fraction(1, 300)),
+        Exponential(name="b", epsilon=Fraction(2), sensitivity=Fraction(3, 4)),
+        Exponential(name="c", epsilon=Fraction(1, 300), scores="monotone"),
     )
 
     def tau(self, mechanism: Any, alpha: Fraction, times: int = 1) -> Any:
