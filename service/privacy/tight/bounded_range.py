@@ -108,8 +108,8 @@ class _Induction:
             base = min(es)
         widths = [float(e / base) for e in es]
         reach = _reach(widths, counts, float(base))
-        left = np.array(list(_states(counts)))
-        pairs = float((np.minimum(left @ widths, reach) * ((left > 0) @ widths)).sum())
+        left = np.array([state for state in _states(counts) if sum(state) > 1]).reshape(-1, len(counts))
+        pairs = float((np.minimum(left @ widths, reach) * ((left > 0) @ widths)).sum()) + 1
         finest = FINEST / min(widths)
         parts = int(min(finest, math.sqrt(max(work - CALL * states, 0) * PAIRS / pairs)))
         if parts * min(widths) < COARSEST or reach * base > LARGEST_LOSS:
@@ -155,27 +155,36 @@ def _worst_laws(h: float, sizes: tuple[int, ...], wanted: tuple[State, ...]) -> 
     profiles: dict[State, Doubles] = {}
     laws: dict[State, Atoms] = {}
     for state in _states(wanted[0]):
-        points = min(sum(size * count for size, count in zip(sizes, state, strict=True)), most)
-        found = np.zeros(points + 1)
-        for k, step in enumerate(steps):
-            if state[k]:
-                after = profiles[(*state[:k], state[k] - 1, *state[k + 1 :])]
-                found = np.maximum(found, step.before(after, points))
+        multiples = sum(size * count for size, count in zip(sizes, state, strict=True))
+        number, e, points = sum(state), h * multiples, min(multiples, most)
+        if number == 1:
+            found = _profile_of_one(e, np.maximum(e - h * np.arange(points + 1.0), 0.0))
+        else:
+            reached = [
+                step.before(profiles[(*state[:k], state[k] - 1, *state[k + 1 :])], points)
+                for k, step in enumerate(steps)
+                if state[k]
+            ]
+            found = np.maximum.reduce(reached) if reached else np.zeros(1)
         if len(profiles) > kept:
             del profiles[next(iter(profiles))]
         profiles[state] = found
         if state in wanted:
-            bound = np.minimum(found * (1 + sum(state) * ROUNDING), 1.0)
-            alone = sizes[state.index(1)] * h if sum(state) == 1 else None
-            laws[state] = _law_of_one(alone) if alone else law_from_profile(h * np.arange(points + 1.0), bound, h)
+            bound = np.minimum(found * (1 + number * ROUNDING), 1.0)
+            laws[state] = _law_of_one(e) if number == 1 else law_from_profile(h * np.arange(points + 1.0), bound, h)
     return [laws[state] for state in wanted]
+
+
+def _profile_of_one(e: float, rest: Doubles) -> Doubles:
+    """Return the profile of one loss at e - rest."""
+    return np.asarray(np.expm1(-rest / 2) ** 2 / -math.expm1(-e))
 
 
 def _law_of_one(e: float) -> Atoms:
     """Return the law of one loss, whose profile is known everywhere; its points are closer the nearer they are to e."""
     e = math.nextafter(e, math.inf)
     rest = np.union1d(np.linspace(0, 1, POINTS + 1), np.geomspace(1e-9, 1, POINTS))[::-1] * e
-    return law_from_profile(e - rest, np.expm1(-rest / 2) ** 2 / -math.expm1(-e) * (1 + ROUNDING))
+    return law_from_profile(e - rest, _profile_of_one(e, rest) * (1 + ROUNDING))
 
 
 @dataclass(frozen=True, slots=True)
