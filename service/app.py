@@ -62,7 +62,7 @@ from service.api.routes import (
     verification,
     webhooks,
 )
-from service.api.routes.noisy_counts import arrow_draws, csv_draws, draws, histograms, tabulations
+from service.api.routes.noisy_counts import arrow_draws, csv_draws, draws, histograms, selections, tabulations
 from service.errors import StartupRefused
 from service.jobs import Workers
 from service.ledger.access.key_usage import KeyUsage
@@ -97,6 +97,7 @@ _ROUTERS = (
     arrow_draws.router,  # both before the JSON routes of the same addresses, which accept every media type
     csv_draws.router,
     draws.router,
+    selections.router,
     releases.router,
     health.router,
     metrics.router,

@@ -213,6 +213,9 @@ def _draw(day: Day) -> None:
     day.ask("change_account", keep=False, body={"budget": {"definition": "zcdp", "rho": "12"}})
     day.names["release"] = day.ask("register_release", keep=False, body=levels)["id"]
     day.ask("tabulate_groups")
+    best = {"name": "largest county", "plan": {"type": "exponential", "epsilon": "0.1", "scores": "monotone"}}
+    day.names["release"] = day.ask("register_release", keep=False, body=best)["id"]
+    day.ask("select_candidate")
     day.names["release"] = first
 
 

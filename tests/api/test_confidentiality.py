@@ -202,7 +202,19 @@ def _refusals(client: Client) -> list[Answer]:
         *(client.post("/v1/accounts/people/draws", content=text, headers=headers) for text in broken),
         *_refused_streams(client, of),
         *_refused_tables(client),
+        *_selections(client),
     ]
+
+
+def _selections(client: Client) -> list[Answer]:
+    """Select by scores, and send wrong ones."""
+    of = release(client, {"type": "exponential", "epsilon": "1e-9", "name": "best"})
+    path = f"/v1/accounts/people/releases/{of['id']}/selections"
+    wrong: list[Any] = [_CANARY, [_CANARY, None], [_TEXT + "x"], [[_CANARY]], [_CANARY] * 20_000, {_TEXT: 1}]
+    answers = [client.post(path, json={"mechanism": "best", "scores": scores}) for scores in wrong]
+    answers.append(client.post(path, json={"mechanism": "best", "scores": _COUNTS, "partition": _CANARY}))
+    assert set(json_of(client.post(path, json={"mechanism": "best", "scores": _COUNTS}), 201)) >= {"selected"}
+    return [*answers, client.post(path, json={"mechanism": "best", "scores": _COUNTS})]
 
 
 _LEVEL = {

@@ -27,6 +27,7 @@ _ALL: list[Plan] = [
     plans.Laplace(scale="2.5", sensitivity="0.5"),
     plans.Gaussian(rho="0.125"),
     plans.Osgt(sigma_squared=9, m=1),
+    plans.Exponential(epsilon="0.3", name="best", sensitivity="0.5", scores="monotone"),
     plans.Declared(epsilon="0.1", delta="1e-9", reference="a proof"),
     plans.Declared(mu="0.5", reference="a proof"),
     plans.Declared(

@@ -72,7 +72,7 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
 def _values(field: Field | Either) -> st.SearchStrategy[Any]:
     bound = field.parameter.bound if isinstance(field, Either) else getattr(field, "bound", None)
     if isinstance(field, Constant):
-        return st.none() | st.just(field.value)
+        return st.sampled_from([None, field.value])
     if isinstance(field, WholeNumber):
         return st.integers(field.least, field.least + 7)
     if bound in (ABOVE_0, AT_LEAST_0):

@@ -67,9 +67,14 @@ plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, t
   mechanism("randomized_response", environment(), ...)
 }
 
-plan_above_threshold <- function(..., threshold_scale, query_scale, positives = NULL, answers = NULL, sensitivity = NULL,
-                                 name = NULL, tags = NULL, reads = NULL) {
+plan_above_threshold <- function(..., threshold_scale, query_scale, positives = NULL, answers = NULL,
+                                 sensitivity = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("above_threshold", environment(), ...)
+}
+
+plan_exponential <- function(..., epsilon, sensitivity = NULL, scores = NULL, name = NULL, tags = NULL,
+                             reads = NULL) {
+  mechanism("exponential", environment(), ...)
 }
 
 plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
@@ -201,7 +206,8 @@ constructors <- function() {
   list(
     geometric = plan_geometric, discrete_gaussian = plan_discrete_gaussian, discrete_osgt = plan_discrete_osgt,
     noise_table = plan_noise_table, laplace = plan_laplace, gaussian = plan_gaussian, osgt = plan_osgt,
-    randomized_response = plan_randomized_response, above_threshold = plan_above_threshold, declared = plan_declared, sequence = plan_sequence,
+    randomized_response = plan_randomized_response, exponential = plan_exponential,
+    above_threshold = plan_above_threshold, declared = plan_declared, sequence = plan_sequence,
     parallel = plan_parallel, choice = plan_choice, "repeat" = plan_repeat, group = plan_group
   )
 }

@@ -234,6 +234,16 @@ class AboveThreshold(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Exponential(Mechanism):
+    """The exponential mechanism, whose loss has the range ``epsilon``; ``scores`` may be ``monotone``."""
+
+    TYPE = "exponential"
+    epsilon: Exact
+    sensitivity: Exact | None = None
+    scores: Literal["monotone"] | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class RdpPoint(Document):
     """A Rényi bound at one order."""
 
@@ -350,7 +360,7 @@ def group(size: int, part: Plan, **node: Any) -> Group:
 
 MECHANISMS: tuple[type[Mechanism], ...] = (
     *(Geometric, DiscreteGaussian, DiscreteOsgt, NoiseTable, Laplace, Gaussian, Osgt),
-    *(RandomizedResponse, AboveThreshold, Declared),
+    *(RandomizedResponse, Exponential, AboveThreshold, Declared),
 )
 NODES: tuple[type[Node], ...] = (Sequence, Parallel, Choice, Repeat, Group)
 _BY_TYPE: dict[str, type[Plan]] = {kind.TYPE: kind for kind in (*MECHANISMS, *NODES)}

@@ -42,7 +42,15 @@ GROUPS = {
     ),
     "noisy counts": Group(
         "Each mechanism of a release is drawn once: true counts in, noisy counts out. Only the noisy counts are kept.",
-        ("draw_mechanism", "list_draws", "read_draw", "register_and_draw", "draw_histogram", "tabulate_groups"),
+        (
+            "draw_mechanism",
+            "list_draws",
+            "read_draw",
+            "register_and_draw",
+            "draw_histogram",
+            "tabulate_groups",
+            "select_candidate",
+        ),
     ),
     "balance and history": Group(
         "The account's spending and its remaining budget, now, over time, and for each period that it counts by.",

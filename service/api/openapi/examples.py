@@ -95,6 +95,7 @@ DRAW = {
     "counts": [54571, 182265, 27457, 22915],
 }
 DRAW_OF_RELEASE = {"mechanism": "County/total", "partition": "01", "counts": [54571, 182265, 27457, 22915]}
+SELECTION = {"mechanism": "/", "scores": [54571, 182265, 27457, 22915]}
 # The same with an Arrow stream of counts: the other fields are the query.
 DRAW_QUERY: dict[str, Any] = {
     "name": "county totals",

@@ -47,6 +47,20 @@ class DrawBody(BaseModel):
     created_at: str
 
 
+class SelectionBody(BaseModel):
+    """The candidate that a mechanism selected."""
+
+    release: str
+    draw: str
+    mechanism: Mechanism
+    partition: str | None
+    declared_partitions: DeclaredPartitions
+    repetition: int
+    selected: int = Field(description="The place of the candidate among the scores, from 0.")
+    head: HeadBody
+    created_at: str
+
+
 class DrawOutlineBody(BaseModel):
     """A draw without its noisy counts; for a tabulation with its level, and with the margin of its step 2."""
 
@@ -58,7 +72,7 @@ class DrawOutlineBody(BaseModel):
     declared_partitions: DeclaredPartitions
     repetition: int
     size: int = Field(description="The number of noisy counts.")
-    margin_of_error: MarginOfError
+    margin_of_error: MarginOfError | None = Field(description="Null for a selection.")
     head: HeadBody
     created_at: str
     noisy_removed_at: str | None = Field(
@@ -69,16 +83,18 @@ class DrawOutlineBody(BaseModel):
 class DrawPage(BaseModel):
     """A page of draws; it ends early at a million counts."""
 
-    items: list[DrawBody | TabulationBody | DrawOutlineBody]
+    items: list[DrawBody | TabulationBody | SelectionBody | DrawOutlineBody]
     next_cursor: str | None
 
 
 def outline_body(outline: DrawOutline) -> dict[str, Any]:
     """Return a draw without its noisy counts, as JSON."""
-    if outline.layout is None:
+    if outline.layout is not None:
+        margin = outline.layout.terms["margin_of_error"]["step_2"]
+    elif outline.mechanism.score_rate() is None:
         margin = count_text(margin_of(outline.mechanism), unit_of(outline.mechanism))
     else:
-        margin = outline.layout.terms["margin_of_error"]["step_2"]
+        margin = None
     return {
         "release": outline.release_id,
         "draw": outline.id,
@@ -88,7 +104,7 @@ def outline_body(outline: DrawOutline) -> dict[str, Any]:
         "declared_partitions": declared_partitions(outline.mechanism),
         "repetition": outline.turn.repetition,
         "size": outline.size,
-        "margin_of_error": {"confidence": float(CONFIDENCE), "moe": margin},
+        "margin_of_error": None if margin is None else {"confidence": float(CONFIDENCE), "moe": margin},
         "head": head_body(outline.head),
         "created_at": outline.created_at,
         "noisy_removed_at": outline.noisy_removed_at,
@@ -142,7 +158,6 @@ def json_of(record: DrawRecord) -> Iterator[str]:
     if record.layout is not None:
         yield from tabulation_responses.json_of(record, record.layout)
         return
-    unit = unit_of(record.mechanism)
     around = {
         "release": record.release_id,
         "draw": record.id,
@@ -150,13 +165,15 @@ def json_of(record: DrawRecord) -> Iterator[str]:
         "partition": record.turn.partition or None,
         "declared_partitions": declared_partitions(record.mechanism),
         "repetition": record.turn.repetition,
-        "margin_of_error": {
-            "confidence": float(CONFIDENCE),
-            "moe": count_text(margin_of(record.mechanism), unit),
-        },
         "head": head_body(record.head),
         "created_at": record.created_at,
     }
+    if record.mechanism.score_rate() is not None:
+        yield json.dumps(around | {"selected": int(record.noisy[0])})
+        return
+    unit = unit_of(record.mechanism)
+    moe = count_text(margin_of(record.mechanism), unit)
+    around["margin_of_error"] = {"confidence": float(CONFIDENCE), "moe": moe}
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
         yield (", " if start else "") + json.dumps(json_counts(record.noisy[start : start + _PART].tolist(), unit))[

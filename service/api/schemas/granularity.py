@@ -28,20 +28,28 @@ def _read(value: Any) -> Fraction:
     return parse(check_exact(value))
 
 
-def _schema(_: Any, __: Any) -> core_schema.CoreSchema:
-    """Accept integers first, which nearly all counts are and which need no call into Python; report one fault."""
-    return core_schema.union_schema(
-        [
-            core_schema.int_schema(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER),
-            core_schema.no_info_plain_validator_function(_read),
-        ],
-        mode="left_to_right",
-        custom_error_type="count",
-        custom_error_message=EXPECTED_COUNT,
-    )
+def secret_number(expected: str) -> GetPydanticSchema:
+    """Return the schema of exact numbers that no fault quotes; integers first, which need no call into Python.
+
+    Args:
+        expected: the words of the one fault.
+    """
+
+    def schema(_: Any, __: Any) -> core_schema.CoreSchema:
+        return core_schema.union_schema(
+            [
+                core_schema.int_schema(strict=True, ge=-LARGEST_INTEGER, le=LARGEST_INTEGER),
+                core_schema.no_info_plain_validator_function(_read),
+            ],
+            mode="left_to_right",
+            custom_error_type="count",
+            custom_error_message=expected,
+        )
+
+    return GetPydanticSchema(schema)
 
 
-Count = Annotated[int | Fraction, GetPydanticSchema(_schema), WithJsonSchema(EXACT_SCHEMA)]
+Count = Annotated[int | Fraction, secret_number(EXPECTED_COUNT), WithJsonSchema(EXACT_SCHEMA)]
 Counts = Annotated[
     list[Count],
     FailFast(),  # a million faults would take longer to report than the draw

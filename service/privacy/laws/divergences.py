@@ -120,3 +120,41 @@ def randomized_response(epsilon: Number, values: Number, z: Number, at: Arithmet
         return epsilon + (at.log1p(others) - at.log1p((values - 1) * lost)) / z
 
     return at.either(z * epsilon, small, large)
+
+
+def bounded_range(epsilon: Number, z: Number, at: Arithmetic) -> Number:
+    """Return the largest tau of all pairs of laws whose privacy loss has a range of epsilon.
+
+    These are the pairs with the losses t and t - epsilon and their mixtures (``docs/mathematics/bounded-range.md``).
+    The worst T = e^t at an order is z (E - 1/F)/(alpha (1 - 1/F)) for E = e^epsilon, F = e^(z epsilon). Then t has
+    probability p = (E - T)/(E - 1). With x(u) = e^u - 1 - u and the mean z [p x(-t) + (1-p) x(epsilon - t)],
+
+        M - 1 = p [x(zt) + z x(-t)] + (1-p) [x(-z(epsilon - t)) + z x(epsilon - t)],
+        alpha (1 - 1/F) (T - 1) = z x(epsilon) + x(-z epsilon),
+        alpha (1 - 1/F) (E - T) = E/F [x(z epsilon) + z x(-epsilon)].
+
+    Args:
+        epsilon: nats.
+        z: the order less 1, above 0.
+        at: the arithmetic of all the numbers.
+
+    Returns:
+        Nats.
+    """
+    alpha, lost = z + 1, -at.expm1(-z * epsilon)
+
+    def small() -> Number:
+        whole, share = at.expm1(epsilon), alpha * lost
+        above_1 = (z * at.exp_excess(epsilon) + at.exp_excess(-z * epsilon)) / share
+        below_e = at.exp((1 - z) * epsilon) * (at.exp_excess(z * epsilon) + z * at.exp_excess(-epsilon)) / share
+        t, rest = at.log1p(above_1), at.log1p(below_e / (1 + above_1))
+        first = at.exp_excess(z * t) + z * at.exp_excess(-t)
+        second = at.exp_excess(-z * rest) + z * at.exp_excess(rest)
+        return at.log1p(below_e / whole * first + above_1 / whole * second) / z
+
+    def large() -> Number:
+        less = at.log1p(-at.exp(-alpha * epsilon))
+        rest = less - at.log1p(z) - at.log1p(-at.exp(-epsilon))
+        return epsilon + at.log(z / (alpha * lost)) + less + rest / z
+
+    return at.either(alpha * epsilon, small, large)

@@ -1,7 +1,7 @@
 """Laws of the privacy loss of one cell moved, from which the tight figures of a composition are computed.
 
-Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours, except
-``OddsLoss``, which is one direction of a ``TableLoss``.
+Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours, as is
+the set of laws that a range stands for, except ``OddsLoss``, which is one direction of a ``TableLoss``.
 """
 
 import math
@@ -208,5 +208,25 @@ class TableLoss(_PositiveLoss):
         return ()
 
 
-LossLaw = LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss | TableLoss
+@dataclass(frozen=True, slots=True)
+class RangeLoss(_PositiveLoss):
+    """A loss known only by its range, such as that of the exponential mechanism: an adversary chooses where it lies.
+
+    It is in an interval of length e that contains 0. Of such laws, those of two values dominate the others.
+
+    Attributes:
+        e: the range, and so the largest loss, nats.
+    """
+
+    e: Fraction
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be in the range of doubles."""
+        return (self.e,)
+
+
+LossLaw = (
+    LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss | TableLoss | RangeLoss
+)
 """The loss laws that mechanisms have."""

@@ -7,6 +7,7 @@ from service.privacy.mechanisms.base import Continuous, Discrete, Mechanism
 from service.privacy.mechanisms.declared import Declaration, Declared
 from service.privacy.mechanisms.discrete_gaussian import DiscreteGaussian
 from service.privacy.mechanisms.discrete_osgt import DiscreteOsgt
+from service.privacy.mechanisms.exponential import Exponential
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.mechanisms.geometric import Geometric
 from service.privacy.mechanisms.laplace import Laplace
@@ -29,6 +30,7 @@ MECHANISMS = _by_name(
     Gaussian,
     Osgt,
     RandomizedResponse,
+    Exponential,
     AboveThreshold,
     Declared,
 )
@@ -69,6 +71,7 @@ __all__ = [
     "Discrete",
     "DiscreteGaussian",
     "DiscreteOsgt",
+    "Exponential",
     "Gaussian",
     "Geometric",
     "Laplace",

@@ -232,6 +232,10 @@ class Mechanism(Keyed, PlanElement, ABC):
         """Return the probability with which the losses do not hold."""
         return ZERO
 
+    def score_rate(self) -> Fraction | None:
+        """Return r if it selects a candidate, with probabilities proportional to exp(r*score); else None."""
+        return None
+
     def rho_curve(self) -> Curve | None:
         """Return the formula of rho; None if rho is rational or infinite, or if the best known bound has no formula."""
         return None

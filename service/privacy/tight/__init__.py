@@ -5,7 +5,8 @@ mechanism's loss; ``families`` and ``noise`` have their cumulant functions. ``co
 the product of their transforms; ``atoms`` enumerates the losses if they are few. Every figure is an upper bound.
 
 All mechanisms but tables of noise have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that
-one direction stands for both. A table is a choice of one of several losses, among which is the reverse of each.
+one direction stands for both. A table is a choice of one of several losses, among which is the reverse of each. Where
+only the range of a loss is known (``bounded_range``), the symmetry holds of the largest profile.
 """
 
 import math

@@ -5,7 +5,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from service.privacy.laws.loss_laws import RangeLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, law_from_profile
+from service.privacy.tight.bounded_range import worst_of_ranges
 from service.privacy.tight.branches import Branch, EvaluatedSum, split_infinite, worst_on_grid
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.induction import DividedPart, worst_of_division, worst_of_turns
@@ -32,12 +34,17 @@ def evaluate_sum(one: LawSum) -> EvaluatedSum:
 
 
 def _laws_of(one: LawSum) -> Iterator[tuple[ComposedLaw, int]]:
+    ranges = {law: count for law, count in one.items if isinstance(law, RangeLoss)}
+    if ranges:
+        yield from worst_of_ranges(ranges).items()
     for law, count in one.items:
         match law:
             case WorstLaw():
                 yield from evaluate_worst(law, count).items()
             case Division():
                 yield from evaluate_division(law, count).items()
+            case RangeLoss():
+                pass
             case _:
                 yield law, count
 

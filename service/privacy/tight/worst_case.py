@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss, OddsLoss, TableLoss
+from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss, OddsLoss, RangeLoss, TableLoss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed, ValuesKey
 from service.privacy.numerics.numbers import double_up
@@ -209,7 +209,8 @@ def _rank(one: LawSum) -> tuple[object, object]:
     """Return a kind in which sums are totally ordered, and a sum's rank in it.
 
     Gaussians are ordered by rho. Laplace losses are ordered by e, as are geometric ones of equal steps and responses of
-    equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more. The
+    equally many values: independent noise, or random answers, turn a mechanism with less noise into one with more.
+    Losses of bounded range are ordered by it, as an interval is within any longer one that contains it. The
     kind has the laws themselves, without the figures of the rank, so every other field on which a loss depends counts.
     """
     laws = {law: count for law, count in one.items if not isinstance(law, WorstLaw | Division)}
@@ -217,7 +218,7 @@ def _rank(one: LawSum) -> tuple[object, object]:
         return (frozenset((_GAUSSIAN, *map(_unranked, laws))), one.log_finite), total_rho(laws)
     if len(one.items) == 1:
         ((law, count),) = one.items
-        if isinstance(law, LadderLoss | LaplaceLoss):
+        if isinstance(law, LadderLoss | LaplaceLoss | RangeLoss):
             return (_unranked(law), count, one.log_finite), law.e
     return one, 0
 
@@ -232,7 +233,7 @@ def _unranked(law: object) -> object:
             return replace(law, sigma_squared=Fraction(1), sensitivity=Fraction(1))
         case LaplaceLoss():
             return replace(law, scale=Fraction(1), sensitivity=Fraction(1))
-        case LadderLoss():
+        case LadderLoss() | RangeLoss():
             return replace(law, e=Fraction(0))
     return law
 

@@ -201,6 +201,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/accounts/{account}/releases/{release}/void"): (_APPROVER, {"reason": "r"}),
     ("POST", "/v1/accounts/{account}/releases/{release}/approve"): (_APPROVER, None),
     ("POST", "/v1/accounts/{account}/releases/{release}/tabulations"): (_PIPELINE, {"level": "level", "groups": []}),
+    ("POST", "/v1/accounts/{account}/releases/{release}/selections"): (_PIPELINE, {"mechanism": "/", "scores": [1]}),
     ("POST", "/v1/accounts/{account}/histograms"): (_PIPELINE, _HISTOGRAM),
     ("POST", "/v1/accounts/{account}/draws"): (_PIPELINE, _DRAW),
     ("GET", "/v1/accounts/{account}/draws/{draw}"): (_ANYBODY, None),
@@ -276,6 +277,7 @@ def names(shared_client: Client) -> dict[str, str]:
         "void": void["id"],
         "approve": approve["id"],
         "tabulations": release(shared_client, _LEVEL)["id"],
+        "selections": release(shared_client, {"type": "exponential", "epsilon": "1e-9"})["id"],
     }
 
 
@@ -345,7 +347,7 @@ def _for(client: Client, who: str, path: str, body: Any) -> Any:
         return body | {"name": str(uuid.uuid4())}
     if path.endswith("/tabulations"):
         return body | {"groups": [{"group": who, "total_only": True, "total": 1}]}
-    return body | {"partition": who} if path.endswith("{release}/draws") and body else body
+    return body | {"partition": who} if path.endswith(("{release}/draws", "/selections")) and body else body
 
 
 @pytest.mark.parametrize(("method", "path"), [operation for operation in _OPERATIONS if "{account}" in operation[1]])

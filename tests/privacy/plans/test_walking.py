@@ -107,7 +107,7 @@ class Enumeration:
             case Declared(add_remove=Declaration() as one_sided):
                 return self._per_cell(replace(plan, guarantee=one_sided))
             case Mechanism():
-                replaced = plan.cells or 2
+                replaced = plan.cells or (2 if plan.ADDITIVE else 1)
                 return self._per_cell(plan) * (plan.cells_added or -(-replaced // 2))
         raise TypeError(plan)
 
@@ -128,7 +128,7 @@ class Enumeration:
             case Declared():
                 return self._per_cell(plan)
             case Mechanism():
-                return self._per_cell(plan) * (plan.cells or 2)
+                return self._per_cell(plan) * (plan.cells or (2 if plan.ADDITIVE else 1))
         raise TypeError(plan)
 
     def _moved(self, parts: tuple[Plan, ...], before: frozenset[int], after: frozenset[int]) -> Fraction:

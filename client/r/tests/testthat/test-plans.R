@@ -20,6 +20,7 @@ every <- list(
   plan_laplace(scale = "2.5", sensitivity = "0.5"),
   plan_gaussian(rho = "0.125"),
   plan_osgt(sigma_squared = 9, m = 1),
+  plan_exponential(epsilon = "0.3", name = "best", sensitivity = "0.5", scores = "monotone"),
   plan_declared(epsilon = "0.1", delta = "1e-9", reference = "a proof"),
   plan_declared(mu = "0.5", reference = "a proof"),
   plan_declared(

@@ -41,6 +41,7 @@ from service.api.schemas.charges import WithCharge, charge_member
 from service.api.schemas.draw_responses import (
     DrawBody,
     DrawPage,
+    SelectionBody,
     csv_of,
     identity_of,
     json_of,
@@ -110,7 +111,7 @@ class RegisterAndDraw(NewDraw):
     counts: Counts
 
 
-class DrawSelection(Strict):
+class DrawPlace(Strict):
     """The mechanism of a registered release to draw, and its partition and repetition."""
 
     mechanism: Label = Field(description="The name of the mechanism in the plan, or its path.")
@@ -122,6 +123,11 @@ class DrawSelection(Strict):
     repetition: Annotated[int, Field(strict=True, ge=0, lt=10**12)] = Field(
         0, description="The number of the repetition, where the mechanism is repeated."
     )
+
+
+class DrawSelection(DrawPlace):
+    """The same for counts, with their granularity."""
+
     granularity: Granularity = None
 
 
@@ -158,7 +164,7 @@ def register_and_draw(
     million on PostgreSQL. Draw more in parts.
     """
     drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
-    return _respond(drawn, charge_header(account, drawn, change, asked=with_charge))
+    return respond_drawn(drawn, charge_header(account, drawn, change, asked=with_charge))
 
 
 @router.post(
@@ -187,7 +193,8 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
     counts on SQLite, 10 million on PostgreSQL.
     """
-    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
+    drawn = draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
+    return respond_drawn(drawn)
 
 
 def register(
@@ -256,20 +263,45 @@ def draw_of(
     below: str = "",
 ) -> AnsweredDraw:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
+
+    def values(mechanism: MechanismValue) -> NDArray[np.int64]:
+        unit_of(mechanism, selection.granularity, below)
+        return _noise_units(mechanism, noisy, change.keystream(), below)
+
     require(change.principal, "pipeline", account)
     require_few_counts(change.database.kind, size, at)
+    return store_values(account, release, selection, change, values, below)
+
+
+def store_values(
+    account: str,
+    release: str,
+    selection: DrawPlace,
+    change: Change,
+    values: Callable[[MechanismValue], NDArray[np.int64]],
+    below: str = "",
+) -> AnsweredDraw:
+    """Store what a mechanism of a registered release draws, once.
+
+    Args:
+        account: the name of the account.
+        release: the release's id.
+        selection: the mechanism and its turn.
+        change: the request.
+        values: draws for the mechanism.
+        below: the pointer under which faults of the fields are reported.
+    """
     place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     places.check_turn(place, f"{below}/repetition")
-    unit_of(mechanism, selection.granularity, below)
     names = [] if selection.partition is None else [selection.partition]
     named, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
-    drawn = draws.seal(place, _noise_units(mechanism, noisy, change.keystream(), below))
+    drawn = draws.seal(place, values(mechanism))
     return change.write(draws.draw, account, release, drawn, refusal)
 
 
-def _place(account: str, release: str, selection: DrawSelection, change: Change, below: str) -> places.Place:
+def _place(account: str, release: str, selection: DrawPlace, change: Change, below: str) -> places.Place:
     """Find the mechanism in the release's plan; a helper reads the plan where it is long."""
     turn = Turn(WHOLE if selection.partition is None else selection.partition, selection.repetition)
     with change.database.read() as connection:
@@ -347,7 +379,7 @@ def list_draws(
     return Streamed(page_of(records, last), media_type="application/json")
 
 
-@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody, responses=contract.draw_answer())
+@router.get("/draws/{draw}", response_model=DrawBody | TabulationBody | SelectionBody, responses=contract.draw_answer())
 def read_draw(
     account: AccountPath,
     draw: DrawPath,
@@ -365,7 +397,8 @@ def read_draw(
 ) -> Response:
     """Read a draw.
 
-    The answer has the stored noisy counts, as JSON, Arrow, CSV or Parquet; they never change. An operator can have them
+    The answer has the stored noisy counts, as JSON, Arrow, CSV or Parquet; they never change. That of a selection has
+    the selected place, which is the one count of a table. An operator can have them
     removed some days after the draw. The answer is 410 from then on, and a second draw stays refused.
     """
     require(principal, "auditor", account)
@@ -424,7 +457,8 @@ def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystrea
         raise InvalidInput.at(pointer, str(error)) from None
 
 
-def _respond(drawn: AnsweredDraw, headers: dict[str, str] | None = None) -> Response:
+def respond_drawn(drawn: AnsweredDraw, headers: dict[str, str] | None = None) -> Response:
+    """Return the answer of a draw as JSON, made of what is stored."""
     answer = respond(replace(drawn.answer, body="".join(json_of(drawn.record))))
     answer.headers.update(headers or {})
     return answer
