@@ -1,12 +1,15 @@
 """Stateless computations over HTTP: compositions, conversions and calibrations, against published figures."""
 
 from fractions import Fraction
+from math import e
 from statistics import NormalDist
 from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, concentrated, json_of, pointers_of, pure
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from tests.api.calls import Client, application, client_of, concentrated, json_of, pointers_of, pure
 from tests.oracles.files import rows
 
 _MECHANISMS = {
@@ -264,3 +267,35 @@ def test_a_trade_off_is_asked_for_at_probabilities(shared_client: Client, shares
     assert pointers_of(shared_client.post("/v1/compositions", json=body)) == pointers
     picture = shared_client.post("/v1/compositions", json=body, headers={"Accept": "image/svg+xml"})
     assert pointers_of(picture) == pointers
+
+
+def test_a_composition_states_its_mu_where_it_is_asked_for(shared_client: Client) -> None:
+    plan = {"type": "gaussian", "sigma_squared": 4}
+    assert _compose(shared_client, plan, gdp=True)["gdp"] == {"mu": 0.5}
+    assert "gdp" not in _compose(shared_client, plan)
+    assert "gdp" not in _compose(shared_client, plan, gdp=False)
+    response = pure(1)
+    assert _compose(shared_client, response, gdp=True)["gdp"]["mu"] == pytest.approx(
+        2 * NormalDist().inv_cdf(e / (1 + e))
+    )
+    lost = {"type": "declared", "epsilon": 1, "delta": "1e-9", "reference": "a proof"}
+    assert _compose(shared_client, lost, gdp=True)["gdp"] is None
+
+
+@pytest.mark.parametrize("asked", ["maybe", 2, None, [], {}])
+def test_mu_is_asked_for_with_true_or_false(shared_client: Client, asked: Any) -> None:
+    for headers in ({}, {"Accept": "image/svg+xml"}):
+        answer = shared_client.post("/v1/compositions", json={"plan": pure(1), "gdp": asked}, headers=headers)
+        assert pointers_of(answer) == ["/gdp"]
+
+
+def test_the_work_for_mu_is_counted_before_it_begins(database: Database, secret: Secret) -> None:
+    """As much as that of one share of a trade-off."""
+    parts = [{"type": "osgt", "sigma_squared": 4 + k, "m": 1} for k in range(10)]
+    body = {"plan": {"type": "sequence", "parts": parts}}
+    with client_of(application(database, secret, max_work=1000)) as client:
+        assert "zcdp" in json_of(client.post("/v1/compositions", json=body))
+        for asked in ({"gdp": True}, {"false_positives": ["0.1"]}):
+            answer = client.post("/v1/compositions", json=body | asked)
+            assert pointers_of(answer) == ["/plan"]
+            assert "expected work of at most 1000 units" in answer.text

@@ -116,7 +116,7 @@ class TightProfile:
         bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
             log_delta = double_down(floor(lambda: ball(finite_delta).log()))
-            if log_delta < self._least_log_delta:
+            if log_delta < self.least_log_delta:
                 raise NotTight
             for analysis in (self.analysis, self._beyond_tails(log_delta)):
                 found = None if analysis is None else least_epsilon(analysis, log_delta)
@@ -125,7 +125,7 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     @property
-    def _least_log_delta(self) -> float:
+    def least_log_delta(self) -> float:
         """The log of delta below which nothing is stated: underflow is absolute in laws that were made of profiles."""
         return LEAST_LOG_DELTA if any(isinstance(law, Atoms) for law in self.laws) else -math.inf
 
@@ -160,7 +160,7 @@ class TightProfile:
                 further = self._beyond_tails(value)
                 if further is not None:
                     value, method = min((value, method), _log_delta(further, epsilon))
-            value = max(value, self._least_log_delta)
+            value = max(value, self.least_log_delta)
             conditional = None if not value < 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if conditional is None:
             return None
