@@ -152,13 +152,15 @@ def _declared(document: dict[str, Any]) -> str:
 
 
 def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
-    """Return the size of a plan: its nodes, and a tenth of the points of their curves.
+    """Return the size of a plan: its nodes, and a tenth of the points of their curves and losses.
 
     Args:
         sizes: the size of each of its parts is added, by the part's id().
     """
     below = document.get("parts") or ([document["part"]] if "part" in document else [])
     points = len(document.get("rdp") or ()) // 10
+    for direction in (document.get("pld") or {}).values():
+        points += len(direction["pessimistic_pmf"]["values"]) // 10
     sizes[id(document)] = size = 1 + points + sum(_measure(part, sizes) for part in below)
     return size
 

@@ -299,3 +299,50 @@ def test_the_work_for_mu_is_counted_before_it_begins(database: Database, secret:
             answer = client.post("/v1/compositions", json=body | asked)
             assert pointers_of(answer) == ["/plan"]
             assert "expected work of at most 1000 units" in answer.text
+
+
+def _losses(**fields: Any) -> dict[str, Any]:
+    pmf = {"min_key": -1, "values": [0.25, "0", "3/4"], "discretization_interval": 1} | fields
+    return {"type": "declared", "reference": "a proof", "pld": {"symmetric": {"pessimistic_pmf": pmf}}}
+
+
+def test_a_privacy_loss_distribution_has_all_figures(shared_client: Client) -> None:
+    found = _compose(shared_client, _losses(), deltas=["1e-6"], gdp=True)
+    assert found["pure"]["epsilon"] == 1
+    assert found["delta"] == 0
+    assert 0 < found["zcdp"]["rho"] < 0.47
+    assert {one["via"] for one in found["approximate"]} == {"zcdp", "rdp", "pure", "analytic", "tight"}
+    assert found["gdp"]["mu"] <= 1.2320353853449013 + 1e-9
+    assert _compose(shared_client, _losses(infinity_mass="0"), deltas=["1e-6"], gdp=True) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"values": []}, "values"),
+        ({"values": ["0.0001"] * 2001}, "values"),
+        ({"values": ["NaN"]}, "values/0"),
+        ({"values": ["inf", True]}, "values/0 values/1"),
+        ({"values": "0.5"}, "values"),
+        ({"min_key": "0"}, "min_key"),
+        ({"min_key": 0.5}, "min_key"),
+        ({"min_key": 2001}, "min_key"),
+        ({"min_key": -(10**30)}, "min_key"),
+        ({"discretization_interval": "-1"}, "discretization_interval"),
+        ({"discretization_interval": "NaN"}, "discretization_interval"),
+        ({"infinity_mass": "-1e-9"}, "infinity_mass"),
+        ({"optimistic": True}, "optimistic"),
+    ],
+)
+def test_a_privacy_loss_distribution_is_checked(shared_client: Client, fields: Any, pointer: str) -> None:
+    answer = shared_client.post("/v1/compositions", json={"plan": _losses(**fields)})
+    at = "/plan/pld/symmetric/pessimistic_pmf"
+    assert pointers_of(answer) == [f"{at}/{one}" for one in pointer.split()]
+
+
+def test_a_pessimistic_distribution_is_asked_for(shared_client: Client) -> None:
+    plan = _losses()
+    plan["pld"]["symmetric"] = {"optimistic_pmf": plan["pld"]["symmetric"]["pessimistic_pmf"]}
+    assert "/plan/pld/symmetric/pessimistic_pmf" in pointers_of(
+        shared_client.post("/v1/compositions", json={"plan": plan})
+    )

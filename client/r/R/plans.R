@@ -3,12 +3,12 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale", "sensitivity",
-  "sigma_squared"
+  "alpha", "declared_delta", "delta", "discretization_interval", "epsilon", "granularity", "infinity_mass", "m", "mu",
+  "rho", "scale", "sensitivity", "sigma_squared"
 )
 field_order <- c(
   "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
-  "rdp",
+  "rdp", "pld", "min_key", "infinity_mass", "discretization_interval", "symmetric", "remove", "add",
   "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
@@ -16,7 +16,7 @@ one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
   gaussian = c("sigma_squared", "rho")
 )
-whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "size", "values")
+whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree", "min_key", "size", "values")
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                            cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
@@ -56,12 +56,27 @@ plan_randomized_response <- function(..., epsilon, values = NULL, name = NULL, t
 }
 
 plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
-                          add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
+                          pld = NULL, add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("declared", environment(), ...)
 }
 
-declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL) {
+declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL, pld = NULL) {
   document("pbl_declaration", NULL, environment(), ...)
+}
+
+loss_distributions <- function(..., symmetric = NULL, remove = NULL, add = NULL) {
+  document("pbl_loss_distributions", NULL, environment(), ...)
+}
+
+# The probabilities are a list of exact numbers, so that the service gets an array also for one of them.
+loss_distribution <- function(..., min_key, probabilities, discretization_interval, infinity_mass = NULL) {
+  texts <- lapply(as.list(probabilities), exact_text, "probabilities")
+  arguments <- list2env(list(
+    min_key = min_key, discretization_interval = discretization_interval, infinity_mass = infinity_mass
+  ))
+  masses <- document("pbl_loss_probabilities", NULL, arguments, ...)
+  masses[["values"]] <- unname(texts)
+  structure(class = c("pbl_loss_distribution", "pbl_document"), list(pessimistic_pmf = masses))
 }
 
 rdp_point <- function(..., alpha, epsilon) document("pbl_rdp_point", NULL, environment(), ...)
@@ -122,6 +137,10 @@ field_value <- function(field, value) {
     tags = texts(value, field),
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
+    pld = one_document(value, field, "pbl_loss_distributions", "loss_distributions()"),
+    symmetric = ,
+    remove = ,
+    add = one_document(value, field, "pbl_loss_distribution", "a loss_distribution()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
@@ -157,6 +176,7 @@ read_plan <- function(document) {
     switch(field,
       part = read_plan(value),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
+      pld = read_losses(value),
       add_remove = read_declaration(value),
       value
     )
@@ -167,7 +187,16 @@ read_plan <- function(document) {
 read_declaration <- function(document) {
   stated <- Filter(Negate(is.null), document)
   stated$rdp <- if (!is.null(stated$rdp)) lapply(stated$rdp, function(point) do.call(rdp_point, point))
+  stated$pld <- if (!is.null(stated$pld)) read_losses(stated$pld)
   do.call(declaration, stated)
+}
+
+read_losses <- function(document) {
+  do.call(loss_distributions, lapply(Filter(Negate(is.null), document), function(direction) {
+    masses <- Filter(Negate(is.null), direction[["pessimistic_pmf"]])
+    names(masses)[names(masses) == "values"] <- "probabilities"
+    do.call(loss_distribution, masses)
+  }))
 }
 
 constructors <- function() {

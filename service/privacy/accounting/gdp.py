@@ -95,7 +95,7 @@ def _searched(profile: PlanProfile, tails: "_Tails") -> Fraction | None:
     deltas: ManyDeltas | _OtherDeltas = _OtherDeltas(profile)
     if profile.tight is not None:
         with suppress(NotTight, OverflowError):
-            deltas = ManyDeltas.of(profile.tight, tails.unit)
+            deltas = ManyDeltas.of(profile.tight, tails.unit, tails.largest)
     search = _Search(deltas, tails)
     with suppress(NotTight, OverflowError):  # what was found until then stays
         search.look()

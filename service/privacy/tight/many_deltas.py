@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from service.privacy.numerics.numbers import double_up
 from service.privacy.tight import Enumeration, TightProfile
 from service.privacy.tight.atoms import EQUAL_LOSSES, AtomEnumeration, profile
 from service.privacy.tight.branches import contours_of
@@ -24,24 +23,29 @@ class ManyDeltas:
         profile: with an analysis.
         analysis: that of the profile, or contours where it counts tails as lost.
         width: nats for which one line serves.
+        largest: a bound on the finite losses, nats; infinite if there is none.
         lattice: of the losses, if they have one and are not given by their atoms.
+        backward: of the other direction, where it differs.
         most: the epsilons that are worth the work for one question.
     """
 
     profile: TightProfile
     analysis: TightAnalysis
     width: float
+    largest: float
     lattice: Lattice | None
+    backward: "ManyDeltas | None" = None
     most: int = 8000
     _bounds: dict[tuple[float, bool], LogDeltaBound] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, one: TightProfile, width: float) -> "ManyDeltas":
+    def of(cls, one: TightProfile, width: float, largest: float) -> "ManyDeltas":
         """Return the deltas of a profile.
 
         Args:
             one: a profile with an analysis.
             width: nats, about the standard deviation of the loss.
+            largest: the plan's pure epsilon; infinite if there is none.
 
         Raises:
             NotTight: there is no analysis, or it would take too long.
@@ -52,7 +56,9 @@ class ManyDeltas:
             analysis = lines if kept == 0 else analysis
         if analysis is None:
             raise NotTight
-        return cls(one, analysis, width, None if isinstance(analysis, Enumeration) else lattice_of(one.laws))
+        lattice = None if isinstance(analysis, Enumeration) else lattice_of(one.laws)
+        backward = None if one.backward is None else cls.of(one.backward, width, largest)
+        return cls(one, analysis, width, largest, lattice, backward)
 
     def log_deltas(self, epsilons: Doubles, *, rough: bool) -> Doubles:
         """Return upper bounds on log delta.
@@ -66,15 +72,15 @@ class ManyDeltas:
         """
         places = np.floor(epsilons / self.width)
         found = np.full(len(epsilons), -math.inf)
-        if self.profile.largest is not None:
-            places[epsilons >= double_up(self.profile.largest)] = math.nan
+        places[epsilons >= self.largest] = math.nan
         for place in np.unique(places[~np.isnan(places)]).tolist():
             here = places == place
-            found[here] = self._near((place, rough), epsilons[here])
+            found[here] = np.maximum(self._near((place, rough), epsilons[here]), self.profile.least_log_delta)
         lost = -math.expm1(self.profile.log_finite) * (1 + 1e-14)
         if lost > 0:
             found = np.logaddexp(found, math.log(lost))
-        found = np.maximum(found, self.profile.least_log_delta)
+        if self.backward is not None:
+            found = np.maximum(found, self.backward.log_deltas(epsilons, rough=rough))
         return np.asarray(np.where(np.isfinite(found), np.nextafter(found, np.inf), found))
 
     def _near(self, place: tuple[float, bool], epsilons: Doubles) -> Doubles:

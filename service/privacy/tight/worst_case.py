@@ -14,7 +14,7 @@ from operator import itemgetter
 from typing import Any
 
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss
+from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss, ListedLoss
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed, ValuesKey
 from service.privacy.numerics.numbers import double_up
@@ -106,7 +106,7 @@ def plan_sum(plan: Priced, neighbouring: Neighbouring) -> LawSum:
 def _of_mechanism(mechanism: Mechanism) -> LawSum:
     delta, law = mechanism.delta().nats, mechanism_law(mechanism)
     items = () if law is None else ((law, 1),)
-    if not delta:
+    if not delta or isinstance(law, ListedLoss):  # whose own law has the infinite losses of each direction
         return LawSum(items)
     above = double_up(delta)  # above 0 if delta is, even one below all doubles
     kept = -math.inf if above >= 1 else math.log1p(-above)

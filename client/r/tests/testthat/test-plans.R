@@ -12,6 +12,9 @@ every <- list(
   plan_osgt(sigma_squared = 9, m = 1),
   plan_declared(epsilon = "0.1", delta = "1e-9", reference = "a proof"),
   plan_declared(mu = "0.5", reference = "a proof"),
+  plan_declared(reference = "a proof", pld = loss_distributions(symmetric = loss_distribution(
+    min_key = -1, probabilities = c("0.25", "0", "0.75"), discretization_interval = 1, infinity_mass = 0
+  ))),
   plan_declared(
     reference = "a proof", rdp = list(rdp_point(alpha = 2, epsilon = "0.1"), rdp_point(alpha = "2.5", epsilon = "0.2"))
   )
