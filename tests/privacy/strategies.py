@@ -37,8 +37,8 @@ def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStra
 
 
 def _listed(loss: Fraction) -> ListedLoss:
-    """A loss alike in both directions, with half a probability of 0."""
-    masses = LossMasses(-1, (Fraction(1, 4), Fraction(1, 2), Fraction(1, 4)))
+    """A loss alike in both directions, which is 0 or at most so large."""
+    masses = LossMasses(0, (Fraction(1, 2), Fraction(1, 2)))
     return ListedLoss(loss, masses, masses)
 
 

@@ -163,9 +163,11 @@ class Declared(Mechanism):
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         one_sided = document.get("add_remove")
-        figures = [field.name for field in _DECLARATION.fields]
-        missing = [name for name in figures if document.get(name) and not (one_sided or document).get(name)]
-        if missing:
+        known, figures = one_sided or document, [field.name for field in _DECLARATION.fields]
+        missing = [name for name in figures if document.get(name) and not known.get(name)]
+        if "pld" in missing and known.get("epsilon"):  # has all figures too, as pld has
+            missing.remove("pld")
+        if missing and not known.get("pld"):
             raise InvalidInput.at(f"{at}/add_remove", f"expected the fields that are declared; missing: {missing}")
         return cls(
             guarantee=read_declaration(document, at),

@@ -1,6 +1,7 @@
 """Laws of listed losses, against pairs of laws of outcomes whose losses were moved up to a lattice."""
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from itertools import product
 from random import Random
@@ -193,6 +194,23 @@ def test_below_a_choice_and_with_others_the_figure_is_above_every_branch(seed: i
 
 def _both(one: Pair, two: Pair) -> Pair:
     return [(p * r, q * s) for (p, q), (r, s) in product(one, two)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_changed_record_leaves_one_part_and_enters_another(seed: int) -> None:
+    """Under replace_one a removal and an addition are composed, whatever the directions."""
+    laws = pair(seed, outcomes=4)
+    whole, side = listed(_both(laws, swapped(laws)), Fraction(1, 40)), listed(laws, Fraction(1, 40))
+    assert side.remove != side.add
+    part = replace(declared(ListedLoss(whole.spacing, whole.remove, whole.remove)), add_remove=Declaration(pld=side))
+    profile = TightProfile.of(Parallel(parts=(part, part), max_degree=1), REPLACE)
+    assert profile is not None
+    with mp.workdps(30):
+        for epsilon in (Fraction(0), Fraction(1), Fraction(2)):
+            found = profile.delta(epsilon)
+            assert found is not None
+            assert found.loss.nats is not None
+            assert found.loss.nats >= exactly(delta(_both(laws, swapped(laws)), oracle.number(epsilon)))
 
 
 def test_unlike_directions_are_not_mixed_under_add_remove() -> None:

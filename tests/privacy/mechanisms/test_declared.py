@@ -162,3 +162,24 @@ def test_unlike_directions_have_no_meaning_under_replace_one() -> None:
     check_relation(plan, Neighbouring.ADD_REMOVE)
     with pytest.raises(InvalidInput, match="/pld"):
         check_relation(plan, Neighbouring.REPLACE_ONE)
+
+
+@pytest.mark.parametrize(
+    ("whole", "side", "missing"),
+    [
+        ({"pld": {"symmetric": _pmf()}}, {"pld": {"remove": _pmf(), "add": _pmf(["0.2", "0", "0.8"])}}, None),
+        ({"pld": {"symmetric": _pmf()}}, {"epsilon": "1"}, None),
+        ({"epsilon": "1", "rho": "1"}, {"pld": {"symmetric": _pmf()}}, None),
+        ({"pld": {"symmetric": _pmf()}}, {"rho": "1"}, "['pld']"),
+        ({"epsilon": "1", "rho": "1"}, {"epsilon": "1"}, "['rho']"),
+    ],
+)
+def test_the_loss_of_one_side_has_the_same_figures(whole: Any, side: Any, missing: str | None) -> None:
+    document = {"type": "declared", "reference": "a proof", "name": "a", "add_remove": side} | whole
+    if missing is None:
+        check_relation(read_plan(document), Neighbouring.REPLACE_ONE)
+    else:
+        with pytest.raises(InvalidInput) as refused:
+            read_plan(document)
+        assert refused.value.faults[0].pointer == "/add_remove"
+        assert refused.value.faults[0].detail.endswith(missing)
