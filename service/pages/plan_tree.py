@@ -152,14 +152,15 @@ def _declared(document: dict[str, Any]) -> str:
 
 
 def _measure(document: dict[str, Any], sizes: dict[int, int]) -> int:
-    """Return the size of a plan: its nodes, and a tenth of the points of curves and the masses of tables.
+    """Return the size of a plan: its nodes, and a tenth of the points of curves and losses and the masses of tables.
 
     Args:
         sizes: the size of each of its parts is added, by the part's id().
     """
     below = document.get("parts") or ([document["part"]] if "part" in document else [])
     rows = [row["masses"] for row in document.get("rows") or ()]
-    points = sum(map(len, (document.get("rdp") or (), document.get("masses") or (), *rows))) // 10
+    losses = [one["pessimistic_pmf"]["values"] for one in (document.get("pld") or {}).values()]
+    points = sum(map(len, (document.get("rdp") or (), document.get("masses") or (), *rows, *losses))) // 10
     sizes[id(document)] = size = 1 + points + sum(_measure(part, sizes) for part in below)
     return size
 

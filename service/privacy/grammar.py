@@ -118,6 +118,25 @@ class ExactNumber(Field):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ExactNumbers(Field):
+    """A list of exact numbers, at least one and at most ``most``, each with the bound."""
+
+    bound: NumberBound
+    most: int
+
+    def read(self, document: Document, at: str, scale: Scale = _COUNTS) -> tuple[Fraction, ...]:  # noqa: ARG002
+        return tuple(
+            ExactNumber(str(number), required=True, unit=Unit.PROBABILITY, bound=self.bound).read(
+                {str(number): stated}, f"{at}/{self.name}"
+            )
+            for number, stated in enumerate(document[self.name])
+        )
+
+    def write(self, value: Sequence[Fraction], scale: Scale = _COUNTS) -> dict[str, Any]:  # noqa: ARG002
+        return {self.name: [exact_text(one) for one in value]}
+
+
+@dataclass(frozen=True, kw_only=True)
 class WholeNumber(Field):
     """A whole number.
 

@@ -1,12 +1,15 @@
 """Stateless computations over HTTP: compositions, conversions and calibrations, against published figures."""
 
 from fractions import Fraction
+from math import e
 from statistics import NormalDist
 from typing import Any
 
 import pytest
 
-from tests.api.calls import Client, concentrated, json_of, pointers_of, pure
+from service.ledger.storage.database import Database
+from service.ledger.storage.secret import Secret
+from tests.api.calls import Client, application, client_of, concentrated, json_of, pointers_of, pure
 from tests.oracles.files import rows
 
 _MECHANISMS = {
@@ -300,3 +303,82 @@ def test_a_trade_off_is_asked_for_at_probabilities(shared_client: Client, shares
     assert pointers_of(shared_client.post("/v1/compositions", json=body)) == pointers
     picture = shared_client.post("/v1/compositions", json=body, headers={"Accept": "image/svg+xml"})
     assert pointers_of(picture) == pointers
+
+
+def test_a_composition_states_its_mu_where_it_is_asked_for(shared_client: Client) -> None:
+    plan = {"type": "gaussian", "sigma_squared": 4}
+    assert _compose(shared_client, plan, gdp=True)["gdp"] == {"mu": 0.5}
+    assert "gdp" not in _compose(shared_client, plan)
+    assert "gdp" not in _compose(shared_client, plan, gdp=False)
+    response = pure(1)
+    assert _compose(shared_client, response, gdp=True)["gdp"]["mu"] == pytest.approx(
+        2 * NormalDist().inv_cdf(e / (1 + e))
+    )
+    lost = {"type": "declared", "epsilon": 1, "delta": "1e-9", "reference": "a proof"}
+    assert _compose(shared_client, lost, gdp=True)["gdp"] is None
+
+
+@pytest.mark.parametrize("asked", ["maybe", 2, None, [], {}])
+def test_mu_is_asked_for_with_true_or_false(shared_client: Client, asked: Any) -> None:
+    for headers in ({}, {"Accept": "image/svg+xml"}):
+        answer = shared_client.post("/v1/compositions", json={"plan": pure(1), "gdp": asked}, headers=headers)
+        assert pointers_of(answer) == ["/gdp"]
+
+
+def test_the_work_for_mu_is_counted_before_it_begins(database: Database, secret: Secret) -> None:
+    """As much as that of one share of a trade-off."""
+    parts = [{"type": "osgt", "sigma_squared": 4 + k, "m": 1} for k in range(10)]
+    body = {"plan": {"type": "sequence", "parts": parts}}
+    with client_of(application(database, secret, max_work=1000)) as client:
+        assert "zcdp" in json_of(client.post("/v1/compositions", json=body))
+        for asked in ({"gdp": True}, {"false_positives": ["0.1"]}):
+            answer = client.post("/v1/compositions", json=body | asked)
+            assert pointers_of(answer) == ["/plan"]
+            assert "expected work of at most 1000 units" in answer.text
+
+
+def _losses(**fields: Any) -> dict[str, Any]:
+    pmf = {"min_key": -1, "values": [0.25, "0", "3/4"], "discretization_interval": 1} | fields
+    return {"type": "declared", "reference": "a proof", "pld": {"symmetric": {"pessimistic_pmf": pmf}}}
+
+
+def test_a_privacy_loss_distribution_has_all_figures(shared_client: Client) -> None:
+    found = _compose(shared_client, _losses(), deltas=["1e-6"], gdp=True)
+    assert found["pure"]["epsilon"] == 1
+    assert found["delta"] == 0
+    assert 0 < found["zcdp"]["rho"] < 0.47
+    assert {one["via"] for one in found["approximate"]} == {"zcdp", "rdp", "pure", "analytic", "tight"}
+    assert found["gdp"]["mu"] <= 1.2320353853449013 + 1e-9
+    assert _compose(shared_client, _losses(infinity_mass="0"), deltas=["1e-6"], gdp=True) == found
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer"),
+    [
+        ({"values": []}, "values"),
+        ({"values": ["0.0001"] * 2001}, "values"),
+        ({"values": ["NaN"]}, "values/0"),
+        ({"values": ["inf", True]}, "values/0 values/1"),
+        ({"values": "0.5"}, "values"),
+        ({"min_key": "0"}, "min_key"),
+        ({"min_key": 0.5}, "min_key"),
+        ({"min_key": 2001}, "min_key"),
+        ({"min_key": -(10**30)}, "min_key"),
+        ({"discretization_interval": "-1"}, "discretization_interval"),
+        ({"discretization_interval": "NaN"}, "discretization_interval"),
+        ({"infinity_mass": "-1e-9"}, "infinity_mass"),
+        ({"optimistic": True}, "optimistic"),
+    ],
+)
+def test_a_privacy_loss_distribution_is_checked(shared_client: Client, fields: Any, pointer: str) -> None:
+    answer = shared_client.post("/v1/compositions", json={"plan": _losses(**fields)})
+    at = "/plan/pld/symmetric/pessimistic_pmf"
+    assert pointers_of(answer) == [f"{at}/{one}" for one in pointer.split()]
+
+
+def test_a_pessimistic_distribution_is_asked_for(shared_client: Client) -> None:
+    plan = _losses()
+    plan["pld"]["symmetric"] = {"optimistic_pmf": plan["pld"]["symmetric"]["pessimistic_pmf"]}
+    assert "/plan/pld/symmetric/pessimistic_pmf" in pointers_of(
+        shared_client.post("/v1/compositions", json={"plan": plan})
+    )

@@ -16,6 +16,17 @@ from tests.api.calls import contract
 _MASSES = tuple(
     plans.NoiseMass(value=value, mass=mass) for value, mass in ((-1, "1e-9"), (0, "0.999999998"), (1, "1e-9"))
 )
+
+
+def _losses(up: Any) -> plans.LossDistribution:
+    """A loss of 1 with a probability, else of -1."""
+    values = (1 - Fraction(up), 0, up)
+    return plans.LossDistribution(
+        pessimistic_pmf=plans.LossProbabilities(min_key=-1, values=values, discretization_interval=1)
+    )
+
+
+_UNLIKE = plans.LossDistributions(remove=_losses("0.75"), add=_losses("0.8"))
 _ALL: list[Plan] = [
     plans.Geometric(epsilon="0.4", name="county", tags=("county",), partitions=("01", "02"), cells=2),
     plans.Geometric(scale=Fraction(5, 2), sensitivity=3, granularity="1.5"),
@@ -30,6 +41,8 @@ _ALL: list[Plan] = [
     plans.Exponential(epsilon="0.3", name="best", sensitivity="0.5", scores="monotone"),
     plans.Declared(epsilon="0.1", delta="1e-9", reference="a proof"),
     plans.Declared(mu="0.5", reference="a proof"),
+    plans.Declared(reference="a proof", pld=_UNLIKE),
+    plans.Declared(reference="a proof", pld=plans.LossDistributions(symmetric=_losses(Fraction(7, 9)))),
     plans.Declared(
         reference="a proof", rdp=(plans.RdpPoint(alpha=2, epsilon="0.1"), plans.RdpPoint(alpha="2.5", epsilon="0.2"))
     ),
@@ -44,7 +57,18 @@ def _schemas() -> dict[str, Any]:
 
 @pytest.mark.parametrize(
     "kind",
-    [*plans.MECHANISMS, *plans.NODES, plans.Declaration, plans.RdpPoint, plans.NoiseMass, plans.NoiseRow],
+    [
+        *plans.MECHANISMS,
+        *plans.NODES,
+        plans.Declaration,
+        plans.RdpPoint,
+        plans.MovedCells,
+        plans.NoiseMass,
+        plans.NoiseRow,
+        plans.LossDistributions,
+        plans.LossDistribution,
+        plans.LossProbabilities,
+    ],
     ids=lambda kind: kind.__name__,
 )
 def test_a_class_has_the_fields_of_the_contract(kind: type) -> None:
@@ -82,6 +106,7 @@ def test_a_registered_plan_is_read_back_as_it_was_stated(neighbouring: Any, ledg
     parts = list(_ALL)
     if neighbouring == "replace_one":
         parts = [one for one in _ALL if getattr(one, "cells_replaced", None) is None]
+        parts = [one for one in parts if getattr(one, "pld", None) is not _UNLIKE]
         parts.append(plans.RandomizedResponse(epsilon="1/3", values=4))
         one_side = plans.Declaration(epsilon="0.1", delta="1e-9", rdp=(plans.RdpPoint(alpha=2, epsilon="0.1"),))
         parts.append(plans.Declared(reference="a proof", epsilon="0.2", delta="1e-9", add_remove=one_side))

@@ -8,6 +8,7 @@ from typing import Any
 from hypothesis import strategies as st
 
 from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Constant, Either, Field, WholeNumber
+from service.privacy.laws.loss_laws import ListedLoss, LossMasses
 from service.privacy.laws.noise_law import Masses
 from service.privacy.mechanisms import MECHANISMS, Declaration, Declared, Discrete, Mechanism, NoiseTable
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence
@@ -24,8 +25,8 @@ tags = st.lists(st.sampled_from(["age", "sex", "state"]), unique=True, max_size=
 
 
 def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStrategy[Declaration]:
-    """Pure, zCDP and RDP figures all at once, so that every notion is finite up to order 64."""
-    return st.builds(
+    """Pure, zCDP and RDP figures all at once, or listed losses, so that every notion is finite up to order 64."""
+    figured = st.builds(
         Declaration,
         epsilon=losses,
         delta=st.sampled_from([Fraction(0), Fraction(1, 10**9), Fraction(1, 3 * 10**7)]),
@@ -33,6 +34,13 @@ def declarations(losses: st.SearchStrategy[Fraction] = figures) -> st.SearchStra
         rho=losses,
         rdp=st.tuples(losses, losses).map(lambda pair: ((Fraction(2), pair[0]), (Fraction(64), pair[0] + pair[1]))),
     )
+    return st.one_of(figured, st.builds(Declaration, pld=st.builds(_listed, losses)))
+
+
+def _listed(loss: Fraction) -> ListedLoss:
+    """A loss alike in both directions, which is 0 or at most so large."""
+    masses = LossMasses(0, (Fraction(1, 2), Fraction(1, 2)))
+    return ListedLoss(loss, masses, masses)
 
 
 def mechanisms(neighbouring: Neighbouring) -> st.SearchStrategy[Mechanism]:

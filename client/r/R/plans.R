@@ -3,12 +3,13 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "by", "declared_delta", "delta", "epsilon", "granularity", "m", "mass", "mu", "query_scale", "rho", "scale",
-  "sensitivity", "sigma_squared", "threshold_scale"
+  "alpha", "by", "declared_delta", "delta", "discretization_interval", "epsilon", "granularity", "infinity_mass", "m",
+  "mass", "mu", "query_scale", "rho", "scale", "sensitivity", "sigma_squared", "threshold_scale"
 )
 field_order <- c(
   "name", "reference", "masses", "rows", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon",
-  "delta", "mu", "declared_delta", "rdp", "threshold_scale", "query_scale", "positives", "answers", "add_remove",
+  "delta", "mu", "declared_delta", "rdp", "pld", "min_key", "infinity_mass", "discretization_interval", "symmetric",
+  "remove", "add", "threshold_scale", "query_scale", "positives", "answers", "add_remove",
   "values", "by", "cells", "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
@@ -17,7 +18,7 @@ one_of <- list(
   gaussian = c("sigma_squared", "rho"), noise_table = c("masses", "rows")
 )
 whole_fields <- c(
-  "cells", "cells_added", "cells_replaced", "count", "max_degree", "positives", "size", "value", "values"
+  "cells", "cells_added", "cells_replaced", "count", "max_degree", "min_key", "positives", "size", "value", "values"
 )
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
@@ -78,12 +79,27 @@ plan_exponential <- function(..., epsilon, sensitivity = NULL, scores = NULL, na
 }
 
 plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL,
-                          add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
+                          pld = NULL, add_remove = NULL, name = NULL, tags = NULL, reads = NULL) {
   mechanism("declared", environment(), ...)
 }
 
-declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL) {
+declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL, pld = NULL) {
   document("pbl_declaration", NULL, environment(), ...)
+}
+
+loss_distributions <- function(..., symmetric = NULL, remove = NULL, add = NULL) {
+  document("pbl_loss_distributions", NULL, environment(), ...)
+}
+
+# The probabilities are a list of exact numbers, so that the service gets an array also for one of them.
+loss_distribution <- function(..., min_key, probabilities, discretization_interval, infinity_mass = NULL) {
+  texts <- lapply(as.list(probabilities), exact_text, "probabilities")
+  arguments <- list2env(list(
+    min_key = min_key, discretization_interval = discretization_interval, infinity_mass = infinity_mass
+  ))
+  masses <- document("pbl_loss_probabilities", NULL, arguments, ...)
+  masses[["values"]] <- unname(texts)
+  structure(class = c("pbl_loss_distribution", "pbl_document"), list(pessimistic_pmf = masses))
 }
 
 rdp_point <- function(..., alpha, epsilon) document("pbl_rdp_point", NULL, environment(), ...)
@@ -148,6 +164,10 @@ field_value <- function(field, value) {
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
     masses = documents(value, field, "pbl_noise_mass", "a list of noise_mass()"),
     rows = documents(value, field, "pbl_noise_row", "a list of noise_row()"),
+    pld = one_document(value, field, "pbl_loss_distributions", "loss_distributions()"),
+    symmetric = ,
+    remove = ,
+    add = one_document(value, field, "pbl_loss_distribution", "a loss_distribution()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     moves = lapply(value, documents, field, "pbl_moved_cells", "lists of moved_cells()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
@@ -187,6 +207,7 @@ read_plan <- function(document) {
       rows = lapply(value, function(row) noise_row(masses = read_masses(row$masses))),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
       moves = lapply(value, function(moves) lapply(moves, function(moved) do.call(moved_cells, moved))),
+      pld = read_losses(value),
       add_remove = read_declaration(value),
       value
     )
@@ -199,7 +220,16 @@ read_masses <- function(masses) lapply(masses, function(one) do.call(noise_mass,
 read_declaration <- function(document) {
   stated <- Filter(Negate(is.null), document)
   stated$rdp <- if (!is.null(stated$rdp)) lapply(stated$rdp, function(point) do.call(rdp_point, point))
+  stated$pld <- if (!is.null(stated$pld)) read_losses(stated$pld)
   do.call(declaration, stated)
+}
+
+read_losses <- function(document) {
+  do.call(loss_distributions, lapply(Filter(Negate(is.null), document), function(direction) {
+    masses <- Filter(Negate(is.null), direction[["pessimistic_pmf"]])
+    names(masses)[names(masses) == "values"] <- "probabilities"
+    do.call(loss_distribution, masses)
+  }))
 }
 
 constructors <- function() {

@@ -27,6 +27,8 @@ _EXACT = frozenset(
         "sigma_squared",
         "threshold_scale",
         "declared_delta",
+        "infinity_mass",
+        "discretization_interval",
     )
 )
 Partitions = tuple[str, ...] | int
@@ -252,14 +254,49 @@ class RdpPoint(Document):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LossProbabilities(Document):
+    """Probabilities of the losses (``min_key`` + i) times ``discretization_interval``, which were rounded up."""
+
+    min_key: int
+    values: tuple[Exact, ...]
+    infinity_mass: Exact | None = None
+    discretization_interval: Exact
+
+    def __post_init__(self) -> None:
+        """Keep the probabilities as text."""
+        super().__post_init__()
+        object.__setattr__(self, "values", tuple(map(exact_text, self.values)))
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDistribution(Document):
+    """A privacy loss distribution of one direction."""
+
+    pessimistic_pmf: LossProbabilities
+
+
+@dataclass(frozen=True, kw_only=True)
+class LossDistributions(Document):
+    """Privacy loss distributions: either ``symmetric``, or both ``remove`` and ``add``."""
+
+    symmetric: LossDistribution | None = None
+    remove: LossDistribution | None = None
+    add: LossDistribution | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class Declaration(Document):
-    """A guarantee proved elsewhere: at least one of ``epsilon``, ``mu``, ``rho`` and ``rdp``, each beside ``delta``."""
+    """A guarantee proved elsewhere: at least one of ``epsilon``, ``mu``, ``rho`` and ``rdp``, each beside ``delta``.
+
+    ``pld`` is stated alone.
+    """
 
     epsilon: Exact | None = None
     delta: Exact | None = None
     mu: Exact | None = None
     rho: Exact | None = None
     rdp: tuple[RdpPoint, ...] = ()
+    pld: LossDistributions | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -278,6 +315,7 @@ class Declared(Mechanism):
     mu: Exact | None = None
     rho: Exact | None = None
     rdp: tuple[RdpPoint, ...] = ()
+    pld: LossDistributions | None = None
     add_remove: Declaration | None = None
 
 
@@ -393,6 +431,14 @@ def _value(name: str, value: Any) -> Any:
             return tuple(RdpPoint(**point) for point in value)
         case "moves":
             return tuple(tuple(MovedCells(**moved) for moved in alternative) for alternative in value)
+        case "pld":
+            return LossDistributions(
+                **{
+                    key: LossDistribution(pessimistic_pmf=LossProbabilities(**one["pessimistic_pmf"]))
+                    for key, one in value.items()
+                    if one is not None
+                }
+            )
         case "add_remove":
             return Declaration(**{key: _value(key, one) for key, one in value.items()})
         case _:

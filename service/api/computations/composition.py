@@ -20,6 +20,7 @@ from service.api.schemas.plans import BoundedPlan, document_of, plan_of
 from service.errors import Fault, InvalidInput
 from service.privacy.accounting import effort
 from service.privacy.accounting.conversion import epsilon_to_rho_analytic, epsilon_to_rho_at
+from service.privacy.accounting.gdp import least_mu
 from service.privacy.accounting.guarantee import USUAL_ORDERS, DeltaStatement, deltas_at
 from service.privacy.accounting.tradeoff import FIGURES, ORDERS, false_negatives
 from service.privacy.mechanisms import Declared
@@ -47,6 +48,7 @@ class Composition(Strict):
         description="Probabilities with which a test for one unit's data accuses wrongly: the answer states how often"
         " every such test misses at least.",
     )
+    gdp: bool = Field(False, description="Whether the answer states the mu of Gaussian differential privacy.")
 
 
 class TradeoffFigure(BaseModel):
@@ -56,14 +58,27 @@ class TradeoffFigure(BaseModel):
     false_negatives: float
 
 
+class GdpFigure(BaseModel):
+    """Gaussian differential privacy; rounded up."""
+
+    mu: float
+
+
 class CompositionBody(GuaranteeBody):
-    """The guarantee of a plan and, where it was asked for, its trade-off."""
+    """The guarantee of a plan and, where they were asked for, its trade-off and its mu."""
 
     tradeoff: Annotated[
         list[TradeoffFigure] | None,
         Field(
             description="How often a test that is to tell two neighbours apart, by all outputs of the plan, accuses"
             " wrongly, and how often it misses at least."
+        ),
+    ] = None
+    gdp: Annotated[
+        GdpFigure | None,
+        Field(
+            description="The least mu for which the plan is certified: no test tells two neighbours apart better than"
+            " N(0, 1) from N(mu, 1). Null where there is none, as with a declared delta or where rho is infinite."
         ),
     ] = None
 
@@ -146,12 +161,15 @@ def compose(
     check_relation(plan, body.neighbouring, "/plan")
     deltas = read_deltas(body.deltas, [f"/deltas/{number}" for number in range(len(body.deltas))])
     kind, orders, shares = pictures.wanted_type(request), _orders(body.orders), _shares(body.false_positives)
+    gdp_too = body.gdp and kind is None
     if kind is not None:
         deltas, shares = drawn_at(picture, deltas), []
-    _check_work(request, plan, len(orders) + ORDERS * len(shares), len(deltas) + FIGURES * len(shares))
+    searches = len(shares) + gdp_too
+    _check_work(request, plan, len(orders) + ORDERS * searches, len(deltas) + FIGURES * searches)
     cost = cost_of(plan, body.neighbouring, deltas, orders)
     if kind is None:
-        return ok(cost | _tradeoff(plan, body.neighbouring, shares))
+        mu = {"gdp": _gdp(plan, body.neighbouring)} if gdp_too else {}
+        return ok(cost | _tradeoff(plan, body.neighbouring, shares) | mu)
     return guarantee_picture(cost, picture, "a plan", kind)
 
 
@@ -208,6 +226,11 @@ def _tradeoff(plan: Plan, neighbouring: Neighbouring, shares: list[Fraction]) ->
             for share, least in points
         ]
     }
+
+
+def _gdp(plan: Plan, neighbouring: Neighbouring) -> dict[str, Any] | None:
+    mu = least_mu(plan, neighbouring)
+    return None if mu is None else {"mu": number_up(mu)}
 
 
 def _check_work(request: Request, plan: Plan, orders: int, deltas: int) -> None:

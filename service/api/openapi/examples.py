@@ -138,6 +138,7 @@ COMPOSITION = {
     "neighbouring": "add_remove",
     "deltas": ["1e-10", "1e-6"],
     "orders": ["2", "5"],
+    "gdp": True,
 }
 CONVERSION = {"rho": "293764/114921", "delta": "1e-10"}
 CALIBRATION = {"mechanism": "geometric", "moe": 6, "confidence": "0.95", "method": "exact"}

@@ -81,6 +81,8 @@ def _type(field: grammar.Field) -> Any:
             return Annotated[WholeOrExact, AfterValidator(_positive)]
         case grammar.ExactNumber():
             return Exact
+        case grammar.ExactNumbers(most=most):
+            return Annotated[list[Exact], Field(min_length=1, max_length=most)]
         case grammar.WholeNumber(least=least, most=most):
             return Annotated[int, Field(strict=True, ge=least, le=most)]
         case grammar.InnerList(form=form, most=most):

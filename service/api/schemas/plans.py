@@ -106,9 +106,8 @@ def _limit_slow_mechanisms(plan: PlanValue, pointer: str) -> None:
     most = plan_limits.get().osgt
     some = (one for one in leaves(condense(plan)) if not one.work().vectorized)
     if len({replace(one, cells=None, cells_added=None) for one in some}) > most:
-        detail = (
-            f"expected at most {most} osgt, discrete_osgt and noise_table mechanisms of unlike noise or sensitivity"
-        )
+        kinds = "osgt, discrete_osgt, noise_table and pld"
+        detail = f"expected at most {most} {kinds} mechanisms of unlike noise or sensitivity"
         raise InvalidInput.at(pointer, detail)
 
 

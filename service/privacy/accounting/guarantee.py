@@ -104,7 +104,7 @@ def guarantee(
         ValueError: a mechanism has no loss under this relation (``Mechanism.moved``).
     """
     condensed = condense(plan)
-    losses = _PlanLosses.of(condensed, neighbouring)
+    losses = PlanLosses.of(condensed, neighbouring)
     profile = TightProfile.of(condensed, neighbouring, len(deltas)) if deltas and tight else None
     statements = [statement for delta in deltas for statement in _at_delta(losses, profile, delta, adaptive)]
     approximate = [statement for statement in statements if tight or statement.via != "tight"]
@@ -119,7 +119,7 @@ def guarantee(
 
 
 @dataclass(frozen=True, slots=True)
-class _PlanLosses:
+class PlanLosses:
     """The losses of a plan from which every conversion starts.
 
     Attributes:
@@ -137,7 +137,7 @@ class _PlanLosses:
     orders: list[Fraction]
 
     @classmethod
-    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "_PlanLosses":
+    def of(cls, plan: Condensed, neighbouring: Neighbouring) -> "PlanLosses":
         program = build_program(plan, neighbouring)
         curve = RenyiCurve(program)
         return cls(
@@ -158,7 +158,7 @@ class _PlanLosses:
 
 
 def _at_delta(
-    losses: _PlanLosses, profile: TightProfile | None, delta: Fraction, adaptive: bool
+    losses: PlanLosses, profile: TightProfile | None, delta: Fraction, adaptive: bool
 ) -> Iterator[ApproximateStatement]:
     """Yield the statements of all analyses that apply at one delta; declared deltas are subtracted first."""
     undeclared_delta, rho, pure = delta - losses.delta, losses.rho.nats, losses.epsilon
@@ -219,20 +219,25 @@ def deltas_at(plan: Priced, neighbouring: Neighbouring, epsilon: Fraction) -> li
 
 @dataclass(frozen=True, slots=True)
 class PlanProfile:
-    """The privacy profile of a plan, by every analysis."""
+    """The privacy profile of a plan, by every analysis.
 
-    _losses: _PlanLosses
-    _tight: TightProfile | None
+    Attributes:
+        losses: of the plan.
+        tight: its own profile; None where it is not known.
+    """
+
+    losses: PlanLosses
+    tight: TightProfile | None
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "PlanProfile":
         """Return the profile of a plan for so many figures; raises as ``deltas_at``."""
         condensed = condense(plan)
-        return cls(_PlanLosses.of(condensed, neighbouring), TightProfile.of(condensed, neighbouring, figures))
+        return cls(PlanLosses.of(condensed, neighbouring), TightProfile.of(condensed, neighbouring, figures))
 
     def tight_delta(self, epsilon: Fraction) -> Fraction | None:
         """Return the tight upper bound on delta at epsilon; None where there is none."""
-        tight = None if self._tight is None else self._tight.delta(epsilon)
+        tight = None if self.tight is None else self.tight.delta(epsilon)
         return None if tight is None else tight.loss.nats
 
     def other_delta(self, epsilon: Fraction) -> Fraction:
@@ -243,12 +248,12 @@ class PlanProfile:
     def statements(self, epsilon: Fraction) -> list[DeltaStatement]:
         """Return what ``deltas_at`` does."""
         found = self._others(epsilon)
-        tight = None if self._tight is None else self._tight.delta(epsilon)
+        tight = None if self.tight is None else self.tight.delta(epsilon)
         loss, method = _least_known(tight, [(one.delta, one.via) for one in found])
         return sorted([*found, DeltaStatement(loss, "tight", method)], key=lambda one: one.delta)
 
     def _others(self, epsilon: Fraction) -> list[DeltaStatement]:
-        losses, statements = self._losses, list[DeltaStatement]()
+        losses, statements = self.losses, list[DeltaStatement]()
 
         def add(loss: Loss, via: str) -> None:
             beside = Fraction(1) if loss.nats is None else min(loss.nats + losses.delta, Fraction(1))

@@ -1,7 +1,7 @@
 """Laws of the privacy loss of one cell moved, from which the tight figures of a composition are computed.
 
 Each has only those parameters of a mechanism on which its loss depends. All are symmetric in the two neighbours, as is
-the set of laws that a range stands for, except ``OddsLoss``, which is one direction of a ``TableLoss``.
+the set of laws that a range stands for, except ``ListedLoss``, and ``OddsLoss``, one direction of a ``TableLoss``.
 """
 
 import math
@@ -226,7 +226,75 @@ class RangeLoss(_PositiveLoss):
         return (self.e,)
 
 
+@dataclass(frozen=True, slots=True)
+class LossMasses(Keyed):
+    """The distribution of one direction of a loss, as it is stated.
+
+    Attributes:
+        first: the key of the first mass, which is that multiple of the spacing.
+        masses: the probabilities of consecutive multiples.
+        stated_infinite: probability of an infinite loss.
+    """
+
+    first: int
+    masses: tuple[Fraction, ...]
+    stated_infinite: Fraction = Fraction(0)
+
+    @property
+    def infinite(self) -> Fraction:
+        """The probability of an infinite loss, as which all that is missing from 1 counts."""
+        return max(self.stated_infinite, 1 - Fraction(sum(self.masses)))
+
+    @property
+    def above_0(self) -> list[tuple[int, Fraction]]:
+        """The losses above 0 that have a probability, as keys."""
+        return [(key, mass) for key, mass in enumerate(self.masses, self.first) if key > 0 and mass]
+
+
+@dataclass(frozen=True, slots=True)
+class ListedLoss(Keyed):
+    """A loss by its distributions in both directions, whose laws may differ (``listed_losses``).
+
+    Attributes:
+        spacing: of the losses, which are multiples of it; nats.
+        remove: under the data with the record.
+        add: under the data without it.
+    """
+
+    spacing: Fraction
+    remove: LossMasses
+    add: LossMasses
+
+    @property
+    def figures(self) -> tuple[Fraction, ...]:
+        """The numbers that must be in the range of doubles."""
+        return (self.spacing,)
+
+    @property
+    def is_zero(self) -> bool:
+        """True if nothing is lost."""
+        return self.largest == 0 and self.infinite == 0
+
+    @property
+    def largest(self) -> Fraction:
+        """The largest finite loss of both directions, nats."""
+        return self.spacing * max((key for one in (self.remove, self.add) for key, _ in one.above_0), default=0)
+
+    @property
+    def infinite(self) -> Fraction:
+        """The larger probability of an infinite loss."""
+        return max(self.remove.infinite, self.add.infinite)
+
+
 LossLaw = (
-    LadderLoss | LaplaceLoss | GaussianLoss | DiscreteGaussianLoss | OsgtLoss | DiscreteOsgtLoss | TableLoss | RangeLoss
+    LadderLoss
+    | LaplaceLoss
+    | GaussianLoss
+    | DiscreteGaussianLoss
+    | OsgtLoss
+    | DiscreteOsgtLoss
+    | TableLoss
+    | RangeLoss
+    | ListedLoss
 )
 """The loss laws that mechanisms have."""

@@ -4,34 +4,37 @@ The loss of a plan is a sum of independent losses (``worst_case`` reads it from 
 mechanism's loss; ``families`` and ``noise`` have their cumulant functions. ``contour`` and ``contour_selection`` invert
 the product of their transforms; ``atoms`` enumerates the losses if they are few. Every figure is an upper bound.
 
-All mechanisms but tables of noise have losses with the same law under either of two neighbours, K(z) = K(-1-z), so that
-one direction stands for both. A table is a choice of one of several losses, among which is the reverse of each. Where
-only the range of a loss is known (``bounded_range``), the symmetry holds of the largest profile.
+Most losses have the same law under either of two neighbours, K(z) = K(-1-z), so that one direction stands for both. A
+table of noise is a choice of one of several losses, among which is the reverse of each. Where only the range of a loss
+is known (``bounded_range``), the symmetry holds of the largest profile. Where a listed loss differs, the whole plan is
+evaluated in both directions, since a record is removed from all its mechanisms or added to all, and the larger figure
+holds. Below choices, and under replace_one, a law stands for it that is at least as bad as both.
 """
 
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
 from flint import arb
 
 from service.privacy.accounting.conversion import rho_to_epsilon_analytic
-from service.privacy.laws.loss_laws import GaussianLoss
+from service.privacy.laws.listed_losses import Direction
+from service.privacy.laws.loss_laws import GaussianLoss, ListedLoss
 from service.privacy.numerics.loss import Loss
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor
 from service.privacy.plans.walking import Neighbouring, Priced
 from service.privacy.tight.atoms import AtomEnumeration, rough_atom_count, rough_loss_range
 from service.privacy.tight.beside_gaussian import AtomsBesideGaussian
-from service.privacy.tight.branches import LEAST_LOG_DELTA, contours_of
+from service.privacy.tight.branches import LEAST_LOG_DELTA, EvaluatedSum, contours_of
 from service.privacy.tight.gaussian import gaussian_delta, gaussian_epsilon
 from service.privacy.tight.laws import Atoms, ComposedLaw, largest_loss, lattice_of, total_rho
 from service.privacy.tight.profiles import evaluate_sum
 from service.privacy.tight.search import TightAnalysis, bound_near, least_epsilon
 from service.privacy.tight.work_budget import NotTight, work_limit
-from service.privacy.tight.worst_case import plan_sum
+from service.privacy.tight.worst_case import SummedLaw, plan_sum
 
 FEW_ATOMS, MANY_ATOMS = 1 << 12, 1 << 19
 """Up to this many atoms are enumerated and not integrated: in general, and without a lattice or on a far finer one."""
@@ -67,6 +70,7 @@ class TightProfile:
         analysis: of the laws; None if all are continuous Gaussians, or there are none.
         largest: a bound on all finite losses, nats; None if there is none.
         work: the most work for one figure.
+        backward: the profile of the other direction, where it differs.
     """
 
     laws: Mapping[ComposedLaw, int]
@@ -74,6 +78,7 @@ class TightProfile:
     analysis: TightAnalysis | None
     largest: Fraction | None
     work: float = MOST_WORK
+    backward: "TightProfile | None" = None
 
     @classmethod
     def of(cls, plan: Priced, neighbouring: Neighbouring, figures: int = 1) -> "TightProfile | None":
@@ -84,18 +89,32 @@ class TightProfile:
         """
         try:
             with np.errstate(all="ignore"), work_limit(MOST_WORK):
-                evaluated = evaluate_sum(plan_sum(plan, neighbouring))
-                laws, kept = evaluated.laws, evaluated.log_finite
-                if all(isinstance(law, GaussianLoss) for law in laws):
-                    return cls(laws, kept, None, None)
-                analysis, finite = _analysis(laws)
-                return cls(
-                    laws, kept + finite, analysis, largest_loss(laws), min(MOST_WORK, MOST_TOGETHER / max(figures, 1))
-                )
+                summed = plan_sum(plan, neighbouring)
+                work = min(MOST_WORK, MOST_TOGETHER / max(figures, 1))
+                if neighbouring is Neighbouring.REPLACE_ONE or not any(map(_differs, summed.items)):
+                    return cls._of_laws(evaluate_sum(summed), work)
+                backward = cls._of_laws(evaluate_sum(summed, Direction.ADD), work)
+                return replace(cls._of_laws(evaluate_sum(summed, Direction.REMOVE), work), backward=backward)
         except (NotTight, OverflowError):  # counts can be beyond the range of doubles
             return None
 
+    @classmethod
+    def _of_laws(cls, evaluated: EvaluatedSum, work: float) -> "TightProfile":
+        laws, kept = evaluated.laws, evaluated.log_finite
+        if all(isinstance(law, GaussianLoss) for law in laws):
+            return cls(laws, kept, None, None)
+        analysis, finite = _analysis(laws)
+        return cls(laws, kept + finite, analysis, largest_loss(laws), work)
+
     def epsilon(self, delta: Fraction) -> TightBound | None:
+        """Return the larger ``_own_epsilon`` of both directions; None if one is not known."""
+        return _larger(self._own_epsilon(delta), self.backward, lambda other: other.epsilon(delta))
+
+    def delta(self, epsilon: Fraction) -> TightBound | None:
+        """Return the larger ``_own_delta`` of both directions; None if one is not known."""
+        return _larger(self._own_delta(epsilon), self.backward, lambda other: other.delta(epsilon))
+
+    def _own_epsilon(self, delta: Fraction) -> TightBound | None:
         """Return an upper bound on epsilon (nats) at delta, or None.
 
         There is none if delta does not exceed the probability of an infinite loss, if it would take too long, or if
@@ -117,7 +136,7 @@ class TightProfile:
         bounds = [] if self.largest is None else [TightBound(Loss(self.largest, rational=False), "pure")]
         with suppress(NotTight, OverflowError), np.errstate(all="ignore"), work_limit(self.work):
             log_delta = double_down(floor(lambda: ball(finite_delta).log()))
-            if log_delta < self._least_log_delta:
+            if log_delta < self.least_log_delta:
                 raise NotTight
             for analysis in (self.analysis, self._beyond_tails(log_delta)):
                 found = None if analysis is None else least_epsilon(analysis, log_delta)
@@ -126,9 +145,10 @@ class TightProfile:
         return min(bounds, key=lambda bound: bound.loss, default=None)
 
     @property
-    def _least_log_delta(self) -> float:
+    def least_log_delta(self) -> float:
         """The log of delta below which nothing is stated: underflow is absolute in laws that were made of profiles."""
-        return LEAST_LOG_DELTA if any(isinstance(law, Atoms) for law in self.laws) else -math.inf
+        made = any(isinstance(law, Atoms) and law.lattice is None for law in self.laws)
+        return LEAST_LOG_DELTA if made else -math.inf
 
     def _beyond_tails(self, log_delta: float) -> TightAnalysis | None:
         """Return contours, which count all tails, if those that an enumeration counts as lost matter at a delta.
@@ -142,7 +162,7 @@ class TightProfile:
         lines, kept = contours_of(self.laws)
         return lines if kept == 0 else None
 
-    def delta(self, epsilon: Fraction) -> TightBound | None:
+    def _own_delta(self, epsilon: Fraction) -> TightBound | None:
         """Return an upper bound on delta at epsilon, at most 1; None if it takes too long or doubles are too coarse.
 
         Args:
@@ -161,11 +181,25 @@ class TightProfile:
                 further = self._beyond_tails(value)
                 if further is not None:
                     value, method = min((value, method), _log_delta(further, epsilon))
-            value = max(value, self._least_log_delta)
+            value = max(value, self.least_log_delta)
             conditional = None if not value < 0 else Fraction(0) if value == -math.inf else ceiling(_exp(value))
         if conditional is None:
             return None
         return TightBound(Loss(lost + (1 - lost) * conditional, rational=False), method)
+
+
+def _differs(item: tuple[SummedLaw, int]) -> bool:
+    law, _ = item
+    return isinstance(law, ListedLoss) and law.remove != law.add
+
+
+def _larger(
+    one: TightBound | None, backward: TightProfile | None, find: Callable[[TightProfile], TightBound | None]
+) -> TightBound | None:
+    if one is None or backward is None:
+        return one
+    other = find(backward)
+    return None if other is None else max(one, other, key=lambda bound: bound.loss)
 
 
 def _log_delta(analysis: TightAnalysis, epsilon: Fraction) -> tuple[float, str]:

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from fractions import Fraction
 
 import numpy as np
 
@@ -208,6 +209,8 @@ def rough_atom_count(laws: Mapping[ComposedLaw, int]) -> float:
                 many *= (2 * math.sqrt(600 * float(v)) + 1) * count
             case DiscreteOsgtLoss(sigma_squared=v):
                 many *= 3 * (60 * (math.sqrt(float(v)) + 1)) * count
+            case Atoms(x=x, lattice=Fraction()):
+                many *= len(x) * count
             case Atoms(x=x) | OddsLoss(atoms=x):
                 many *= math.comb(len(x) + count - 1, count) if count < 64 else math.inf
             case _:

@@ -26,11 +26,12 @@ def gaussian_delta(rho: Fraction, epsilon: Fraction) -> Loss:
     if rho == 0:
         return Loss(Fraction(0))
 
-    def difference() -> arb:
-        mu, e = (2 * ball(rho)).sqrt(), ball(epsilon)
-        return _normal_distribution(mu / 2 - e / mu) - e.exp() * _normal_distribution(-mu / 2 - e / mu)
+    return Loss(ceiling(lambda: delta_of_mu((2 * ball(rho)).sqrt(), ball(epsilon))), rational=False)
 
-    return Loss(ceiling(difference), rational=False)
+
+def delta_of_mu(mu: arb, epsilon: arb) -> arb:
+    """Return delta of Gaussian noise whose loss has the standard deviation mu, above 0."""
+    return _normal_distribution(mu / 2 - epsilon / mu) - epsilon.exp() * _normal_distribution(-mu / 2 - epsilon / mu)
 
 
 def gaussian_epsilon(rho: Fraction, delta: Fraction, above: Fraction) -> Loss:

@@ -10,16 +10,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from service.privacy.laws.listed_losses import Direction, dominating
 from service.privacy.laws.loss_laws import (
     DiscreteGaussianLoss,
     GaussianLoss,
     LadderLoss,
     LaplaceLoss,
+    ListedLoss,
     LossLaw,
     OddsLoss,
     OsgtLoss,
 )
 from service.privacy.mechanisms import Mechanism
+from service.privacy.numerics.keyed import memoised
 from service.privacy.numerics.loss import Loss, total_loss
 from service.privacy.numerics.numbers import ball, ceiling, double_up
 from service.privacy.tight.contour import Lattice, LossComposition
@@ -41,6 +44,7 @@ class Atoms:
         infinite: probability of an infinite loss.
         spacing: of the losses, if all are multiples of it.
         rounding: bound on the relative error of p.
+        lattice: the spacing, where all losses are exactly multiples of it.
     """
 
     x: Doubles
@@ -48,6 +52,7 @@ class Atoms:
     infinite: float = 0.0
     spacing: float | None = None
     rounding: float = 4e-13  # exp of numbers down to -745, each rounded up to four times, and a sum
+    lattice: Fraction | None = None
 
 
 ComposedLaw = LossLaw | OddsLoss | Atoms
@@ -65,6 +70,17 @@ def mechanism_law(mechanism: Mechanism) -> LossLaw | None:
     for figure in law.figures:
         _checked_double(figure)
     return None if law.is_zero else law
+
+
+@memoised(maxsize=1 << 8)
+def listed_atoms(law: ListedLoss, direction: Direction) -> Atoms:
+    """Return the atoms of the law that dominates a listed loss; the probabilities are rounded up."""
+    known = dominating(law, direction)
+    keys = np.array(known.keys)
+    p = np.zeros(keys[-1] - keys[0] + 1)
+    p[keys - keys[0]] = [double_up(mass) for mass in known.masses]
+    x = [key * law.spacing.numerator / law.spacing.denominator for key in range(known.keys[0], known.keys[-1] + 1)]
+    return Atoms(np.array(x), p, double_up(known.infinite), float(law.spacing), lattice=law.spacing)
 
 
 def _checked_double(value: Fraction | int) -> float:
@@ -123,6 +139,8 @@ def lattice_of(laws: Mapping[ComposedLaw, int]) -> Lattice | None:
                 first, step = e, 2 * e / s
             case DiscreteGaussianLoss(sigma_squared=v, sensitivity=s):
                 first, step = Fraction(s * s) / (2 * v), Fraction(s) / v
+            case Atoms(lattice=Fraction() as step):
+                first = Fraction(0)
             case _:
                 return None
         offset += count * first

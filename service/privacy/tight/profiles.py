@@ -5,13 +5,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from service.privacy.laws.loss_laws import RangeLoss
+from service.privacy.laws.listed_losses import Direction
+from service.privacy.laws.loss_laws import ListedLoss, RangeLoss
 from service.privacy.tight.atoms import LARGEST_LOSS, law_from_profile
 from service.privacy.tight.bounded_range import worst_of_ranges
 from service.privacy.tight.branches import Branch, EvaluatedSum, split_infinite, worst_on_grid
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.induction import DividedPart, worst_of_division, worst_of_turns
-from service.privacy.tight.laws import Atoms, ComposedLaw
+from service.privacy.tight.laws import Atoms, ComposedLaw, listed_atoms
 from service.privacy.tight.work_budget import CALL, spend
 from service.privacy.tight.worst_case import Division, LawSum, WorstLaw
 
@@ -19,8 +20,12 @@ APART = 1e-11  # nats between points of a profile
 FEW_ATOMS = 1 << 7  # losses above 0 of a law that is kept as it is
 
 
-def evaluate_sum(one: LawSum) -> EvaluatedSum:
+def evaluate_sum(one: LawSum, direction: Direction = Direction.EITHER) -> EvaluatedSum:
     """Return a sum's laws, each choice and division replaced by laws that are at least as bad.
+
+    Args:
+        one: the sum.
+        direction: that of its listed losses; below choices and divisions they are those of either.
 
     Choices that are equal are taken together, one after another. For unlike ones that the adversary may interleave,
     composing the worst law of each is a bound: an interactive mechanism can be simulated by a single draw from the pair
@@ -29,11 +34,11 @@ def evaluate_sum(one: LawSum) -> EvaluatedSum:
     Raises:
         NotTight: this would take too much time or memory.
     """
-    laws, kept = split_infinite(_laws_of(one))
+    laws, kept = split_infinite(_laws_of(one, direction))
     return EvaluatedSum(laws, kept + one.log_finite * (1 + 1e-15))
 
 
-def _laws_of(one: LawSum) -> Iterator[tuple[ComposedLaw, int]]:
+def _laws_of(one: LawSum, direction: Direction) -> Iterator[tuple[ComposedLaw, int]]:
     ranges = {law: count for law, count in one.items if isinstance(law, RangeLoss)}
     if ranges:
         yield from worst_of_ranges(ranges).items()
@@ -45,6 +50,8 @@ def _laws_of(one: LawSum) -> Iterator[tuple[ComposedLaw, int]]:
                 yield from evaluate_division(law, count).items()
             case RangeLoss():
                 pass
+            case ListedLoss():
+                yield listed_atoms(law, direction), count
             case _:
                 yield law, count
 

@@ -14,7 +14,15 @@ from operator import itemgetter
 from typing import Any
 
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.laws.loss_laws import GaussianLoss, LadderLoss, LaplaceLoss, OddsLoss, RangeLoss, TableLoss
+from service.privacy.laws.loss_laws import (
+    GaussianLoss,
+    LadderLoss,
+    LaplaceLoss,
+    ListedLoss,
+    OddsLoss,
+    RangeLoss,
+    TableLoss,
+)
 from service.privacy.mechanisms import Mechanism
 from service.privacy.numerics.keyed import Keyed, ValuesKey
 from service.privacy.numerics.numbers import double_up
@@ -107,7 +115,9 @@ def _of_mechanism(mechanism: Mechanism) -> LawSum:
     delta, law = mechanism.delta().nats, mechanism_law(mechanism)
     if isinstance(law, TableLoss):  # which has the delta of each direction
         return _largest([(_of_direction(one), 1) for one in law.directions], 1)
-    return LawSum(() if law is None else ((law, 1),), _log_finite(delta or Fraction(0)))
+    items = () if law is None else ((law, 1),)
+    # A listed loss has the infinite losses of each direction in its own law.
+    return LawSum(items, 0.0 if isinstance(law, ListedLoss) else _log_finite(delta or Fraction(0)))
 
 
 def _of_direction(law: OddsLoss) -> LawSum:

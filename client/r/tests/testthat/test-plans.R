@@ -23,6 +23,9 @@ every <- list(
   plan_exponential(epsilon = "0.3", name = "best", sensitivity = "0.5", scores = "monotone"),
   plan_declared(epsilon = "0.1", delta = "1e-9", reference = "a proof"),
   plan_declared(mu = "0.5", reference = "a proof"),
+  plan_declared(reference = "a proof", pld = loss_distributions(symmetric = loss_distribution(
+    min_key = -1, probabilities = c("0.25", "0", "0.75"), discretization_interval = 1, infinity_mass = 0
+  ))),
   plan_declared(
     reference = "a proof", rdp = list(rdp_point(alpha = 2, epsilon = "0.1"), rdp_point(alpha = "2.5", epsilon = "0.2"))
   )
