@@ -126,7 +126,7 @@ class DrawPlace(Strict):
 
 
 class DrawSelection(DrawPlace):
-    """The same for counts, with their granularity."""
+    """The mechanism of a registered release to draw for counts, with their granularity."""
 
     granularity: Granularity = None
 
