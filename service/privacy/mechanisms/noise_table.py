@@ -138,7 +138,7 @@ class NoiseTable(Discrete):
         return NoiseLaw(rows=self.rows)
 
     def work(self) -> WorkEstimate:
-        return WorkEstimate(at_order=0.02 * self.size, vectorized=False, proof=2.0 * self.size)
+        return WorkEstimate(at_order=0.02 * self.size, vectorized=False, proof=min(10.0 * self.size, 15_000.0))
 
     @property
     def shifts(self) -> int:
