@@ -25,10 +25,10 @@ delta_mu(epsilon) is the integral of phi(epsilon/t - t/2) over t from 0 to mu, w
 epsilon the larger t is. So delta_mu/delta_m grows in epsilon for m < mu, and the third bound holds from Y on if it
 holds at Y. For the second bound see ``_Tails``.
 
-The gap. Chords are refined to 5e-7 of mu. The rest is due to tails, which count from the 240th standard deviation on
-at the latest: 4e-5 for discrete Gaussian noise of a variance near 1e4, less for others, and some 1e-4 beside other
-unbounded noise where losses are nearly Gaussian. Doubles have no digits for 1 - delta where delta is near 1, so there
-is often no mu above about 15.
+The gap. Chords are refined to 5e-7 of mu where the work allows it. The rest is due to tails: 4e-5 for one discrete
+Gaussian mechanism of a variance near 1e4, 4e-4 for a thousand of variance 400, and some 2e-3 for compositions of unlike
+ones that share no lattice, or beside other unbounded noise. Doubles have no digits for 1 - delta where delta is near 1,
+so there is often no mu above about 15.
 """
 
 import math
@@ -50,12 +50,13 @@ from service.privacy.laws.loss_laws import DiscreteGaussianLoss, GaussianLoss
 from service.privacy.numerics.arithmetic import Doubles
 from service.privacy.numerics.numbers import ball, ceiling, double_up, floor
 from service.privacy.plans.walking import Neighbouring, Priced
-from service.privacy.tight import MOST_WORK
 from service.privacy.tight.gaussian import delta_of_mu
 from service.privacy.tight.laws import total_rho
 from service.privacy.tight.many_deltas import ManyDeltas
 from service.privacy.tight.work_budget import NotTight, work_limit
 
+MOST_WORK = 1 << 23
+"""The work for deltas, as ``work_budget`` counts it: lines of noise without a lattice take several times as long."""
 TOLERANCE = 5e-7
 """To which chords are refined, of mu, where the work allows it."""
 _ROUGHLY = 2e-3  # to which they are refined by shorter lines first

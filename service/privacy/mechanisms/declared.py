@@ -256,7 +256,7 @@ class Declared(Mechanism):
         if self.guarantee.pld is None:
             return WorkEstimate(at_order=0.03)
         sizes = len(self.guarantee.pld.remove.masses) + len(self.guarantee.pld.add.masses)
-        return WorkEstimate(at_order=0.005 * sizes, vectorized=False, proof=1.0 * sizes)
+        return WorkEstimate(at_order=0.001 * sizes, vectorized=False, proof=0.3 * sizes)
 
 
 def read_declaration(document: Document, at: str) -> Declaration:
