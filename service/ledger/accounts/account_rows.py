@@ -14,6 +14,7 @@ from sqlalchemy.orm import aliased
 from service.errors import Altered, NotFound
 from service.ledger.journal.linked_heads import require_linked
 from service.ledger.spending.spending_rows import read_rows, stored_sum, sum_of
+from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.newest_heads import KnownHead
 from service.ledger.storage.secret import Secret, sealed_values
 from service.ledger.storage.tables import Account
@@ -98,10 +99,13 @@ def seal_of(secret: Secret, row: Mapping[Any, object]) -> str:
 def is_sealed(secret: Secret, row: Mapping[Any, object]) -> bool:
     """Return whether the service wrote a row as it is.
 
+    No account has the number of the installation's journal, whatever an earlier version sealed: its entries would be
+    looked for there.
+
     Args:
         row: the columns ``COLUMNS``.
     """
-    return secret.is_text(row["seal"], seal_of(secret, row))
+    return row["id"] != NO_ACCOUNT and secret.is_text(row["seal"], seal_of(secret, row))
 
 
 def unsealed(row: Row[*tuple[Any, ...]]) -> str:

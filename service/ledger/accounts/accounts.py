@@ -24,6 +24,7 @@ from service.ledger.journal.journal import AccountHead, Head, entry_hash, has_en
 from service.ledger.spending import spending_rows, window_state
 from service.ledger.spending.spending_rows import NOTHING, SpendingChange
 from service.ledger.spending.window_state import WindowState
+from service.ledger.storage.group_commit import NO_ACCOUNT
 from service.ledger.storage.paging import BeforeReading, Page, rows_of
 from service.ledger.storage.tables import OF_CHANGES, Account, Entry
 from service.ledger.storage.transaction import secret_of
@@ -218,12 +219,17 @@ def insert_row(connection: Connection, account: AccountRecord, parent_id: int | 
 
     Args:
         parent_id: None for a root.
+
+    Raises:
+        Altered: the database gives it an id that no account has, such as that of the installation's journal.
     """
     row = {**_fixed(account), **_changing(account), "parent_id": parent_id}
     del row["id"], row["parent"]
     if connection.dialect.name == "sqlite":
         row["id"] = _free_id(parent_id)
     found: int = connection.execute(insert(Account).values(row).returning(Account.id)).scalar_one()
+    if found <= NO_ACCOUNT:
+        raise Altered("the ledger", "the sequence of accounts' ids", "it gave an id that is not positive; run verify")
     return found
 
 
@@ -240,7 +246,7 @@ def _free_id(parent_id: int | None) -> ColumnElement[int]:
     followed = select(other.id).where(other.id == Account.id + 1).exists()
     above = Account.id.between(parent_id or 1, _LARGEST_ID)
     least = select(func.coalesce(func.min(Account.id), 0) + 1).where(above, ~followed).scalar_subquery()
-    return case((largest < _LARGEST_ID, largest + 1), else_=least)
+    return case((largest < _LARGEST_ID, func.max(largest, NO_ACCOUNT) + 1), else_=least)
 
 
 def save(

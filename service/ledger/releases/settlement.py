@@ -428,6 +428,8 @@ def _due(connection: Connection, account: AccountRecord, at: str) -> Iterator[Ro
         page = connection.execute(query).all()
         for row in page:
             reservation_rows.require_seal(connection, of_held(row))
+            if row.expires_at is None or row.expires_at > at:  # the sealed row decides, whatever an index finds
+                raise reservation_rows.altered(row.release_id)
             yield row
         if len(page) < _PAGE:
             return

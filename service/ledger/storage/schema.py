@@ -123,6 +123,11 @@ WITH home AS (
     UNION ALL SELECT 'type of ' || relname, reloftype::regtype::text FROM ours WHERE reloftype <> 0
     UNION ALL SELECT DISTINCT 'reference of ' || conrelid::regclass || ' to ' || relname, ''
     FROM ours JOIN pg_constraint ON confrelid = ours.oid WHERE conrelid NOT IN (SELECT oid FROM ours)
+    UNION ALL SELECT 'sequence ' || own.relname || ' on ' || ours.relname,
+        concat_ws(' ', seqtypid::regtype, seqstart, seqincrement, seqmin, seqmax, seqcycle)
+    FROM ours JOIN pg_depend ON refobjid = ours.oid AND refclassid = 'pg_class'::regclass
+    AND classid = 'pg_class'::regclass AND deptype = 'a'
+    JOIN pg_sequence ON seqrelid = objid JOIN pg_class AS own ON own.oid = seqrelid
     UNION ALL SELECT 'statistics ' || stxname || ' on ' || relname, ''
     FROM ours JOIN pg_statistic_ext ON stxrelid = ours.oid
     UNION ALL SELECT 'trigger ' || tgname || ' on ' || relname || ' for replicas', ''

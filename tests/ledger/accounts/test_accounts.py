@@ -4,13 +4,15 @@ import json
 from fractions import Fraction
 
 import pytest
+from sqlalchemy import text
 
-from service.errors import BudgetExceeded, Conflict, InvalidInput, NotFound
-from service.ledger.accounts import accounts
+from service.errors import Altered, BudgetExceeded, Conflict, InvalidInput, NotFound
+from service.ledger.accounts import account_rows, accounts
 from service.ledger.accounts.budgets import read_budget
 from service.ledger.storage.database import Database
 from service.privacy.accounting.totals import Totals
-from tests.ledger.charging import account_of, change_account, charge, entries_of, open_account
+from tests.ledger.charging import SECRET, account_of, change_account, charge, entries_of, open_account
+from tests.ledger.writing import as_owner
 
 _GAUSSIAN = {"type": "gaussian", "rho": "1/7"}
 
@@ -39,6 +41,31 @@ def test_a_name_is_taken_once(database: Database) -> None:
     with pytest.raises(Conflict):
         open_account(database, definition="pure", epsilon="5")
     assert account_of(database) == opened
+
+
+def test_no_account_gets_the_number_of_the_installations_journal(database_url: str, database: Database) -> None:
+    """The attack: the database gives it, and the account's entries are then looked for in that journal, in vain."""
+    stranger = "'s', 'person', 'add_remove', '', '', '', '', 'open', '', 1, ''"
+    columns = "id, name, unit, neighbouring, description, budget, admission, totals, state, created_at, head_seq"
+    with as_owner(database_url) as owner:
+        if database.kind == "sqlite":
+            owner.execute(text(f"INSERT INTO accounts ({columns}, head_hash) VALUES (-1, {stranger})"))
+        else:
+            owner.execute(text("ALTER SEQUENCE accounts_id_seq MINVALUE 0 RESTART 0"))
+    if database.kind == "postgresql":
+        with pytest.raises(Altered):
+            open_account(database)
+    assert open_account(database).id == 1
+
+
+def test_no_seal_makes_a_row_of_that_number_an_accounts(database: Database) -> None:
+    open_account(database)
+    with database.read() as connection:
+        row = account_rows.read_row(connection, "people")
+    assert row is not None
+    other = dict(row._mapping) | {"id": 0}
+    other["seal"] = account_rows.seal_of(SECRET, other)
+    assert (account_rows.is_sealed(SECRET, row._mapping), account_rows.is_sealed(SECRET, other)) == (True, False)
 
 
 def test_an_account_that_is_not_there(database: Database) -> None:

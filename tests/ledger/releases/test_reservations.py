@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sqlalchemy import text
+from sqlalchemy import event, text
 
 from service.errors import (
     Altered,
@@ -34,7 +34,14 @@ from service.ledger.releases import expiry_keeper, releases, reservation_rows, r
 from service.ledger.releases.expiry_keeper import ExpiryKeeper
 from service.ledger.releases.releases import Wanted
 from service.ledger.releases.reservation_rows import State
-from service.ledger.releases.settlement import Expiry, expire, has_many_due, present_account, without_due_reservations
+from service.ledger.releases.settlement import (
+    Expiry,
+    expire,
+    has_many_due,
+    in_list,
+    present_account,
+    without_due_reservations,
+)
 from service.ledger.spending import spending, subplans
 from service.ledger.storage import clock
 from service.ledger.storage.chain_points import ChainPoints
@@ -1054,3 +1061,24 @@ def test_an_expiry_of_what_had_not_ended_is_found(database: Database, monkeypatc
         fault = verify(connection, "people").first_bad
     assert fault is not None
     assert fault.reason == "the reservation had not ended"
+
+
+@pytest.mark.parametrize("read", [present_account, in_list, without_due_reservations])
+def test_no_reader_counts_a_hold_as_ended_because_an_index_finds_it(
+    database: Database, time: _Clock, read: Callable[..., object]
+) -> None:
+    """The attack: an index of the database's owner finds a hold as due, whose sealed row is not."""
+    open_account(database)
+    reserve(database, _DRAWN)
+    reserve(database, _DRAWN, hours=5)
+    time.forward(1)
+
+    def misled(*given: Any) -> tuple[str, Any]:
+        return given[2].replace("holds.expires_at <= ", "'' <= "), given[3]
+
+    with database.read() as connection:
+        account = accounts.read_account(connection, "people")
+        read(connection, account, clock.now())
+        event.listen(database.pools.reader, "before_cursor_execute", misled, retval=True)
+        with pytest.raises(Altered):
+            read(connection, account, clock.now())

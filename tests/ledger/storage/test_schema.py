@@ -96,6 +96,7 @@ _ALTERED: dict[str, list[tuple[list[str], str]]] = {
             "the row security on journal does not belong to the ledger",
         ),
         (["CREATE POLICY few ON journal USING (seq < 9)"], "the policy few on journal does not belong to the ledger"),
+        (["ALTER SEQUENCE accounts_id_seq MINVALUE 0"], "the sequence accounts_id_seq on accounts was changed"),
         (["ALTER TABLE stored_answers SET UNLOGGED"], "the table stored_answers was changed"),
         (["ALTER TABLE accounts ALTER COLUMN name DROP NOT NULL"], "the column accounts.name was changed"),
         (
@@ -267,7 +268,9 @@ def test_what_was_changed_or_added_is_named(new_database: Callable[[], Database]
             require_schema(database)
             require_schema(database, to_read=True)
             continue
-        if fault.startswith(("the trigger", "the rule", "the policy", "the row security", "the column", "the table")):
+        if fault.startswith(
+            ("the trigger", "the rule", "the policy", "the row security", "the column", "the table", "the sequence")
+        ):
             require_schema(database, to_read=True)
         else:
             with pytest.raises(StartupRefused, match="has, added or changed, "):
