@@ -12,6 +12,7 @@ and under Q. No bound is needed that a distribution states for its losses below 
 """
 
 import heapq
+import math
 from dataclasses import dataclass
 from enum import Enum
 from fractions import Fraction
@@ -45,15 +46,29 @@ class DominatingLaw:
         keys: the multiples, ascending.
         masses: their probabilities, above 0.
         infinite: probability of an infinite loss, below 1.
+        other: the probability of the same values under the other neighbour, rounded up; at most 1.
     """
 
     spacing: Fraction
     keys: tuple[int, ...]
     masses: tuple[Fraction, ...]
     infinite: Fraction
+    other: Fraction
+
+    @property
+    def largest(self) -> Fraction:
+        """The largest loss between the two neighbours, each given that the loss is finite; rounded up."""
+        shift = ceiling(self._shift)
+        return self.spacing * self.keys[-1] + (Fraction(0) if shift is None else shift)
+
+    def _shift(self) -> arb:
+        """Return what conditioning adds to each loss: it divides one neighbour's probabilities, and the other's."""
+        return (ball(self.other) / ball(1 - self.infinite)).log()
 
     def log_moment(self, z: Number, at: Arithmetic) -> Number:
-        """Return log E exp(zL), given that the loss is finite.
+        """Return log E exp(zL) of the loss between the two neighbours, each given that the loss is finite.
+
+        Both are conditioned: what holds beside a delta holds between what is left of one neighbour and of the other.
 
         Args:
             z: above 0.
@@ -65,12 +80,14 @@ class DominatingLaw:
         for key, mass in zip(self.keys, self.masses, strict=True):  # Horner's rule, relative to the largest loss
             total = total * step ** (key - before) + ball(mass)
             before = key
-        return z * ball(self.spacing * before) + (total / ball(1 - self.infinite)).log()
+        return z * (ball(self.spacing * before) + self._shift()) + (total / ball(1 - self.infinite)).log()
 
     def _rough_log_moment(self, z: Doubles) -> Doubles:
         x = np.array([double(self.spacing * key) for key in self.keys])
         p = np.array([double(mass) for mass in self.masses])
-        p, largest = p / p.sum(), np.abs(x).max()
+        p = p / p.sum()
+        x = x + math.log(self.other / (1 - self.infinite))
+        largest = np.abs(x).max()
         return np.array(
             [
                 np.log1p(p @ np.expm1(one * x))
@@ -123,7 +140,16 @@ def dominating(law: ListedLoss, direction: Direction) -> DominatingLaw:
             keys.append(key)
             masses.append(tail - above)
             above = tail
-    return DominatingLaw(law.spacing, tuple(reversed(keys)), tuple(reversed(masses)), infinite)
+    keys, masses = keys[::-1], masses[::-1]
+
+    def beside() -> arb:  # the probability of the same values under the other neighbour
+        return sum(
+            (ball(mass) * ball(-law.spacing * key).exp() for key, mass in zip(keys, masses, strict=True)), arb(0)
+        )
+
+    found = ceiling(beside)
+    finite = Fraction(1) if found is None else min(found, Fraction(1))
+    return DominatingLaw(law.spacing, tuple(keys), tuple(masses), infinite, finite)
 
 
 def _profile(masses: LossMasses, spacing: Fraction) -> list[arb]:
@@ -176,7 +202,7 @@ def listed_rho(law: ListedLoss) -> Fraction:
 
 
 def _rho_of(law: DominatingLaw) -> Fraction:
-    largest = law.spacing * law.keys[-1]
+    largest = law.largest
     if largest <= 0:
         return Fraction(0)
 
