@@ -17,8 +17,9 @@ from fractions import Fraction
 from flint import arb
 
 from service.privacy.accuracy.sums import variance_of_cell
-from service.privacy.accuracy.tails import excess_of, is_within, smallest, tail
+from service.privacy.accuracy.tails import excess_of, is_within, smallest
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
+from service.privacy.laws.noise_tails import tail
 from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts
