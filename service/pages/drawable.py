@@ -82,7 +82,7 @@ def offer_of(release: Mapping[str, Any], draws: Sequence[Mapping[str, Any]], rol
     levels = list(levels_of(value))
     in_levels = {one.name for level in levels for one in (level.total, level.step_1, level.step_2)}
     tabulated = [level.name for level in levels]
-    drawn = [(one, times) for one, times in runs_of(value) if one.DRAWN and one.name not in in_levels]
+    drawn = [(one, times) for one, times in runs_of(value) if one.is_drawn and one.name not in in_levels]
     if not drawn:
         return Offer(obstacle=_TABULATED.format(path=f"{path}/tabulations") if levels else _ACCOUNTED)
     turns = defaultdict[str, set[_Turn]](set)

@@ -16,6 +16,8 @@ from tests.api.calls import contract
 _ALL: list[Plan] = [
     plans.Geometric(epsilon="0.4", name="county", tags=("county",), partitions=("01", "02"), cells=2),
     plans.Geometric(scale=Fraction(5, 2), sensitivity=3, granularity="1.5"),
+    plans.Geometric(scale=1, threshold=plans.Threshold(at_least=300)),
+    plans.DiscreteOsgt(sigma_squared=1, m=1, granularity="0.5", threshold=plans.Threshold(at_least="99.5")),
     plans.DiscreteGaussian(sigma_squared=Decimal("1.21"), partitions=52, reads="nothing capped"),
     plans.DiscreteGaussian(rho="1/7", sensitivity=2, cells_replaced=2),
     plans.DiscreteOsgt(sigma_squared=4, m="0.5"),
@@ -37,7 +39,9 @@ def _schemas() -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    "kind", [*plans.MECHANISMS, *plans.NODES, plans.Declaration, plans.RdpPoint], ids=lambda kind: kind.__name__
+    "kind",
+    [*plans.MECHANISMS, *plans.NODES, plans.Declaration, plans.RdpPoint, plans.Threshold],
+    ids=lambda kind: kind.__name__,
 )
 def test_a_class_has_the_fields_of_the_contract(kind: type) -> None:
     schema = _schemas()[kind.__name__]
@@ -65,6 +69,7 @@ def test_the_service_prices_a_plan_and_the_plan_is_read_back(plan: Plan, ledger:
     assert read_plan(plan.document()) == plan
     priced = ledger.request("POST", "/v1/compositions", json={"plan": plan.document(), "neighbouring": "add_remove"})
     assert priced["delta"] == pytest.approx(float(Fraction(getattr(plan, "delta", None) or 0)))
+    assert (priced["delta"] > 0) is any(getattr(plan, name, None) is not None for name in ("delta", "threshold"))
 
 
 @pytest.mark.parametrize("neighbouring", ["add_remove", "replace_one"])

@@ -3,14 +3,14 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale", "sensitivity",
-  "sigma_squared"
+  "alpha", "at_least", "declared_delta", "delta", "epsilon", "granularity", "m", "mu", "rho", "scale",
+  "sensitivity", "sigma_squared"
 )
 field_order <- c(
   "name", "reference", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon", "delta", "mu", "declared_delta",
   "rdp",
-  "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "tags", "reads",
-  "partitions", "max_degree", "count", "size", "parts", "part"
+  "add_remove", "values", "cells", "cells_added", "cells_replaced", "sensitivity", "granularity", "at_least",
+  "threshold", "tags", "reads", "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
   geometric = c("scale", "epsilon"), laplace = c("scale", "epsilon"), discrete_gaussian = c("sigma_squared", "rho"),
@@ -20,19 +20,19 @@ whole_fields <- c("cells", "cells_added", "cells_replaced", "count", "max_degree
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                            cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
-                           granularity = NULL) {
+                           granularity = NULL, threshold = NULL) {
   mechanism("geometric", environment(), ...)
 }
 
 plan_discrete_gaussian <- function(..., sigma_squared = NULL, rho = NULL, name = NULL, tags = NULL, reads = NULL,
                                    cells = NULL, cells_added = NULL, cells_replaced = NULL, sensitivity = NULL,
-                                   partitions = NULL, granularity = NULL) {
+                                   partitions = NULL, granularity = NULL, threshold = NULL) {
   mechanism("discrete_gaussian", environment(), ...)
 }
 
 plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                                cells_added = NULL, cells_replaced = NULL, sensitivity = NULL, partitions = NULL,
-                               granularity = NULL) {
+                               granularity = NULL, threshold = NULL) {
   mechanism("discrete_osgt", environment(), ...)
 }
 
@@ -63,6 +63,8 @@ plan_declared <- function(..., reference, epsilon = NULL, delta = NULL, mu = NUL
 declaration <- function(..., epsilon = NULL, delta = NULL, mu = NULL, rho = NULL, rdp = NULL) {
   document("pbl_declaration", NULL, environment(), ...)
 }
+
+plan_threshold <- function(..., at_least) document("pbl_threshold", NULL, environment(), ...)
 
 rdp_point <- function(..., alpha, epsilon) document("pbl_rdp_point", NULL, environment(), ...)
 
@@ -123,6 +125,7 @@ field_value <- function(field, value) {
     parts = documents(value, field, "pbl_plan", "plans, such as plan_geometric(), without names"),
     part = one_document(value, field, "pbl_plan", "a plan, such as plan_geometric()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
+    threshold = one_document(value, field, "pbl_threshold", "a plan_threshold()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
   )
@@ -157,6 +160,7 @@ read_plan <- function(document) {
     switch(field,
       part = read_plan(value),
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
+      threshold = do.call(plan_threshold, value),
       add_remove = read_declaration(value),
       value
     )

@@ -13,6 +13,7 @@ from privacy_budget_ledger.exact import Exact, exact_text
 _EXACT = frozenset(
     (
         "alpha",
+        "at_least",
         "delta",
         "epsilon",
         "granularity",
@@ -103,9 +104,17 @@ class _Additive(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Threshold(Document):
+    """Suppression: of the keys that the data contain, those whose noisy count is ``at_least`` this are published."""
+
+    at_least: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Drawn(_Additive):
     partitions: Partitions | None = None
     granularity: Exact | None = None
+    threshold: Threshold | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -319,6 +328,8 @@ def _value(name: str, value: Any) -> Any:
             return read_plan(value)
         case "rdp":
             return tuple(RdpPoint(**point) for point in value)
+        case "threshold":
+            return Threshold(**value)
         case "add_remove":
             return Declaration(**{key: _value(key, one) for key, one in value.items()})
         case _:

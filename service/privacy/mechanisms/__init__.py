@@ -9,6 +9,7 @@ from service.privacy.mechanisms.discrete_osgt import DiscreteOsgt
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.mechanisms.geometric import Geometric
 from service.privacy.mechanisms.laplace import Laplace
+from service.privacy.mechanisms.new_keys import NewKeys, without_threshold
 from service.privacy.mechanisms.osgt import Osgt
 from service.privacy.mechanisms.randomized_response import RandomizedResponse
 
@@ -54,6 +55,11 @@ def is_offset_tails(mechanism: Mechanism) -> TypeGuard[OffsetTails]:
     return isinstance(mechanism, OffsetTails)
 
 
+def takes_threshold(mechanism: Mechanism) -> TypeGuard[Discrete]:
+    """Return whether a mechanism can have a threshold: it adds integer noise."""
+    return isinstance(mechanism, Discrete)
+
+
 __all__ = [
     "ADDITIVE",
     "DRAWN",
@@ -68,9 +74,12 @@ __all__ = [
     "Geometric",
     "Laplace",
     "Mechanism",
+    "NewKeys",
     "OffsetTails",
     "Osgt",
     "RandomizedResponse",
     "is_offset_tails",
     "mechanism_label",
+    "takes_threshold",
+    "without_threshold",
 ]

@@ -19,7 +19,18 @@ from fractions import Fraction
 from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
-from service.privacy.fields import CELLS, GRANULARITY, NAME, PARTITIONS, READS, SENSITIVITY, TAGS, WHOLE_SENSITIVITY
+from service.privacy.fields import (
+    AT_LEAST,
+    CELLS,
+    GRANULARITY,
+    NAME,
+    PARTITIONS,
+    READS,
+    SENSITIVITY,
+    TAGS,
+    THRESHOLD,
+    WHOLE_SENSITIVITY,
+)
 from service.privacy.grammar import (
     ABOVE_0,
     LARGEST_WHOLE,
@@ -132,6 +143,16 @@ class Mechanism(Keyed, PlanElement, ABC):
     def unit(self) -> Fraction:
         """The unit of its sensitivity and noise, in counts."""
         return Fraction(1)
+
+    @property
+    def threshold(self) -> int | None:
+        """The least noisy count that is published, in its unit; None if none is suppressed."""
+        return None
+
+    @property
+    def is_drawn(self) -> bool:
+        """True if the service draws it; what others draw may be published at any time after the charge."""
+        return self.DRAWN and self.threshold is None
 
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
@@ -251,13 +272,17 @@ class Discrete(Mechanism):
     Attributes:
         sensitivity: per cell, in units of granularity.
         granularity: counts.
+        threshold: the least noisy count that is published, of keys that the data contain, in units of granularity;
+            None: every count is published. Its losses are those of the noise; ``new_keys`` has what it costs beside.
     """
 
     ADDITIVE = DRAWN = True
     BEFORE = (TAGS, READS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
+    AFTER = (THRESHOLD,)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
+    threshold: int | None = None
 
     @property
     def unit(self) -> Fraction:
@@ -268,14 +293,21 @@ class Discrete(Mechanism):
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         sensitivity, unit = read_lattice(document, at)
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
-        return cls(**own, sensitivity=sensitivity, granularity=unit, **read_cells(document), **shared)
+        threshold = read_threshold(document, at, unit)
+        lattice: dict[str, Any] = {"sensitivity": sensitivity, "granularity": unit, "threshold": threshold}
+        return cls(**own, **lattice, **read_cells(document), **shared)
 
     def parameters(self) -> dict[str, Any]:
+        def written(units: int) -> int | str:
+            return units if self.granularity == 1 else exact_text(units * self.granularity)
+
         document = write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity))
-        if self.granularity == 1:
-            return document | {"sensitivity": self.sensitivity}
-        distance = exact_text(self.sensitivity * self.granularity)
-        return document | {"sensitivity": distance, "granularity": exact_text(self.granularity)}
+        document["sensitivity"] = written(self.sensitivity)
+        if self.granularity != 1:
+            document["granularity"] = exact_text(self.granularity)
+        if self.threshold is not None:
+            document["threshold"] = {"at_least": written(self.threshold)}
+        return document
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -344,6 +376,22 @@ def read_lattice(document: Document, at: str) -> tuple[int, Fraction]:
         detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
         raise InvalidInput.at(f"{at}/sensitivity", detail)
     return int(steps), unit
+
+
+def read_threshold(document: Document, at: str, unit: Fraction) -> int | None:
+    """Return the threshold of integer noise, in units of granularity; None if there is none.
+
+    Raises:
+        InvalidInput: it is not a multiple of the granularity above 0, or is more than 2^53 times it.
+    """
+    stated = document.get("threshold")
+    if stated is None:
+        return None
+    steps = AT_LEAST.read(stated, f"{at}/threshold") / unit
+    if steps.denominator != 1 or steps > LARGEST_WHOLE:
+        detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
+        raise InvalidInput.at(f"{at}/threshold/at_least", detail)
+    return int(steps)
 
 
 def read_cells(document: Document) -> dict[str, Any]:
