@@ -1,4 +1,4 @@
-"""Mechanisms with a threshold over HTTP: charged with their delta, and not drawn here."""
+"""Mechanisms with a threshold over HTTP: charged with their delta."""
 
 from typing import Any
 
@@ -79,34 +79,6 @@ def test_a_document_is_answered_as_it_was_sent(client: Client) -> None:
 def test_meaningless_thresholds_are_refused(shared_client: Client, fields: dict[str, Any], pointer: str) -> None:
     plan = {name: value for name, value in (_NOISE | fields).items() if value is not None}
     assert pointers_of(shared_client.post("/v1/compositions", json={"plan": plan})) == [pointer]
-
-
-def test_counts_with_suppression_are_not_drawn_here(client: Client) -> None:
-    """Nothing is charged by an operation that would draw, and a release that was charged stays without draws."""
-    open_account(client, budget=_with_room(_BUDGETS[1], "1e-3"))
-    of = release(client, _NOISE | _AT_25 | {"name": "m"})
-    body = {"name": "n", "mechanism": _NOISE | _AT_25, "counts": [514231, 3]}
-    table = body | {"dimensions": [{"name": "d", "values": ["a", "b"]}]}
-    drawn = {"mechanism": "m", "counts": [514231, 3]}
-    before = json_of(client.get("/v1/accounts/people/balance"))
-    for path, sent in (("draws", body), ("histograms", table), (f"releases/{of['id']}/draws", drawn)):
-        refused = client.post(f"/v1/accounts/people/{path}", json=sent)
-        (fault,) = problem_of(refused, "validation")["errors"]
-        assert fault["pointer"] == "/mechanism"
-        assert "expected no threshold" in fault["detail"]
-        assert "514231" not in refused.text
-    assert json_of(client.get("/v1/accounts/people/balance")) == before
-    assert json_of(client.get(f"/v1/accounts/people/releases/{of['id']}/draws"))["items"] == []
-
-
-def test_a_reservation_needs_an_attestation_to_be_voided(embedded: Client) -> None:
-    """The service cannot tell whether counts that it does not draw were published; so it does not expire either."""
-    open_account(embedded, budget=_with_room(_BUDGETS[1], "1e-3"))
-    for plan, pointers in ((_NOISE, None), (_NOISE | _AT_25, ["/attestation"])):
-        path = f"/v1/accounts/people/releases/{release(embedded, plan, reserve_for='PT1H')['id']}/void"
-        first = embedded.post(path, json={"reason": "r"})
-        assert first.status_code == 200 if pointers is None else pointers_of(first) == pointers
-    json_of(embedded.post(path, json={"reason": "r", "attestation": "nothing was published"}))
 
 
 def test_a_group_and_a_cap_are_charged_for_more_records(embedded: Client) -> None:

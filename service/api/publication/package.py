@@ -160,7 +160,7 @@ def packed(database: Database, signer: Signer, published: Publication) -> Iterat
 
 def _tables(archive: Archive, draws: "_Draws") -> Iterator[bytes]:
     """Write the noisy counts, as CSV and as Parquet."""
-    counts = noisy_tables.schema_of(all(mechanism.unit == 1 for mechanism in draws.mechanisms.values()))
+    counts = noisy_tables.schema_of(draws.mechanisms.values())
     for name, schema, tables in (
         (COUNTS, counts, partial(draws.counts, noisy_tables.counts_of(counts))),
         (GROUPS, noisy_tables.GROUPS, partial(draws.groups, noisy_tables.groups_of)),

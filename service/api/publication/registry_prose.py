@@ -215,7 +215,7 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
     rows: dict[str, tuple[list[str], int, list[str], Mechanism]] = {}
     drawable = False
     for mechanism, times in runs_of(plan):
-        drawable = drawable or mechanism.is_drawn
+        drawable = drawable or mechanism.DRAWN
         cells = _row(mechanism, neighbouring)
         row, before, names, first = rows.setdefault(" ".join(cells), (cells, 0, [], mechanism))
         if mechanism.name is not None and len(names) < _MOST_NAMES:

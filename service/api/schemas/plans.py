@@ -128,10 +128,8 @@ def law_of(mechanism: MechanismValue, pointer: str) -> NoiseLaw:
     """Return the law of a mechanism's noise.
 
     Raises:
-        InvalidInput: it is continuous, declared or has a threshold, which this service accounts for and never draws.
+        InvalidInput: it is continuous or declared, which this service accounts for and never draws.
     """
-    if mechanism.threshold is not None:
-        raise InvalidInput.at(pointer, "expected no threshold: counts with suppression are only accounted")
     law = mechanism.noise_law()
     if law is None or not mechanism.DRAWN:
         raise InvalidInput.at(

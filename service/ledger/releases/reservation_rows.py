@@ -24,7 +24,7 @@ Place = tuple[str, int]
 
 def expires(plan: Plan) -> bool:
     """Return whether a reservation expires by itself: only if nothing of it can be published without a draw here."""
-    return all(mechanism.is_drawn for mechanism in mechanisms_of(plan))
+    return all(mechanism.DRAWN for mechanism in mechanisms_of(plan))
 
 
 def sealed(secret: Secret, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -149,11 +149,6 @@ class Mechanism(Keyed, PlanElement, ABC):
         """The least noisy count that is published, in its unit; None if none is suppressed."""
         return None
 
-    @property
-    def is_drawn(self) -> bool:
-        """True if the service draws it; what others draw may be published at any time after the charge."""
-        return self.DRAWN and self.threshold is None
-
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         """Return the mechanism that a document states.

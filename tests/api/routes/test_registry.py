@@ -286,7 +286,6 @@ def test_suppression_is_stated(embedded: Client) -> None:
         said = _entry(embedded, f"{account}/releases/{release(embedded, plan)['id']}")["deployment"]["implementation"]
         assert ("threshold = (at_least = 200)" in said["mechanisms"]) is stated
         assert ("Margins of error then hold before suppression." in said["mechanisms"]) is stated
-        assert ("although it could draw some of it" in said["mechanisms"]) is not stated
 
 
 def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:

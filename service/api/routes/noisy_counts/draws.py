@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import FailFast, Field
 from sqlalchemy import Connection
 
 from service.api.arrow import streams
@@ -49,7 +49,7 @@ from service.api.schemas.draw_responses import (
     stream_of,
 )
 from service.api.schemas.exact_numbers import Label, Strict, Tags
-from service.api.schemas.granularity import Counts, Granularity, on_lattice, unit_of, units_of
+from service.api.schemas.granularity import Count, Granularity, on_lattice, unit_of, units_of
 from service.api.schemas.guarantees import CostDelta, cost_of, read_delta
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Mechanism
@@ -104,10 +104,31 @@ class NewDraw(Strict):
     periods: StatedPeriods = None
 
 
+MOST_KEYS = 1 << 16
+CountsOfKeys = Annotated[
+    list[Count],
+    FailFast(),
+    Field(
+        description="True counts; they are never stored or logged. Only with keys there may be none, so that a draw"
+        " does not tell whether there are any."
+    ),
+]
+Keys = Annotated[
+    list[Label] | None,
+    FailFast(),
+    Field(
+        max_length=MOST_KEYS,
+        description="For a mechanism with a threshold: the keys of the counts, each once. Only those are stored and"
+        " answered whose noisy count reaches it.",
+    ),
+]
+
+
 class RegisterAndDraw(NewDraw):
     """A mechanism to register and draw, with the true counts."""
 
-    counts: Counts
+    counts: CountsOfKeys
+    keys: Keys = None
 
 
 class DrawSelection(Strict):
@@ -128,7 +149,8 @@ class DrawSelection(Strict):
 class DrawMechanism(DrawSelection):
     """The mechanism of a registered release to draw, with the true counts."""
 
-    counts: Counts
+    counts: CountsOfKeys
+    keys: Keys = None
 
 
 DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.DRAW_ID])]
@@ -157,7 +179,7 @@ def register_and_draw(
     would take more than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10
     million on PostgreSQL. Draw more in parts.
     """
-    drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
+    drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts", keys=body.keys)
     return _respond(drawn, charge_header(account, drawn, change, asked=with_charge))
 
 
@@ -187,11 +209,19 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
     counts on SQLite, 10 million on PostgreSQL.
     """
-    return _respond(draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts"))
+    noisy, size = noisy_counts(body.counts), len(body.counts)
+    return _respond(draw_of(account, release, body, change, noisy, size, "/counts", keys=body.keys))
 
 
 def register(
-    account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, size: int, at: str, below: str = ""
+    account: str,
+    new_draw: NewDraw,
+    change: Change,
+    noisy: AddNoise,
+    size: int,
+    at: str,
+    below: str = "",
+    keys: Sequence[str] | None = None,
 ) -> AnsweredDraw:
     """Charge a release of one mechanism and store its draw.
 
@@ -203,10 +233,12 @@ def register(
         size: how many counts there are.
         at: the pointer of the counts.
         below: the pointer under which faults of the fields are reported.
+        keys: of the counts, where the mechanism has a threshold.
     """
     require(change.principal, "pipeline", account)
     require_few_counts(change.database.kind, size, at)
     model, mechanism = drawn_mechanism(new_draw, below)
+    _check_keys(mechanism, keys, size, below)
     delta = read_delta(new_draw.delta, f"{below}/delta")
     new = NewRelease(
         new_draw.name,
@@ -219,9 +251,9 @@ def register(
         periods_at=f"{below}/periods",
     )
     # The counts come first: an error in them is reported before the account is read.
-    drawn = _noise_units(mechanism, noisy, change.keystream(), below)
+    drawn, published = _published(mechanism, _noise_units(mechanism, noisy, change.keystream(), below), keys)
     (ready,), _ = prepared(change, account, [new], costs=False)
-    return change.write(draws.register_and_draw, ready, drawn)
+    return change.write(draws.register_and_draw, ready, drawn, published)
 
 
 def charge_header(account: str, drawn: AnsweredDraw, change: Change, *, asked: bool) -> dict[str, str]:
@@ -254,6 +286,7 @@ def draw_of(
     size: int,
     at: str,
     below: str = "",
+    keys: Sequence[str] | None = None,
 ) -> AnsweredDraw:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
     require(change.principal, "pipeline", account)
@@ -261,11 +294,14 @@ def draw_of(
     place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     places.check_turn(place, f"{below}/repetition")
+    _check_keys(mechanism, keys, size, below)
     unit_of(mechanism, selection.granularity, below)
     names = [] if selection.partition is None else [selection.partition]
+    if names and mechanism.threshold is not None and (mechanism.partitions is None or not mechanism.partitions.names):
+        raise InvalidInput.at(f"{below}/partition", _UNNAMED)
     named, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
-    drawn = draws.seal(place, _noise_units(mechanism, noisy, change.keystream(), below))
+    drawn = draws.seal(place, *_published(mechanism, _noise_units(mechanism, noisy, change.keystream(), below), keys))
     return change.write(draws.draw, account, release, drawn, refusal)
 
 
@@ -422,6 +458,46 @@ def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystrea
         return noisy(law, unit_of(mechanism), keystream)
     except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
+
+
+_UNNAMED = (
+    "expected a partition that the plan names, or none, as the mechanism has a threshold: the journal keeps the name"
+    " of a partition also where all of its counts are suppressed"
+)
+
+
+def _check_keys(mechanism: MechanismValue, keys: Sequence[str] | None, size: int, below: str) -> None:
+    """Require keys where a mechanism has a threshold, and none elsewhere.
+
+    Raises:
+        InvalidInput: there are none or other ones; no fault names a key, which may be secret.
+    """
+    if keys is None and not size:
+        raise InvalidInput.at("/counts", "expected a list of at least 1, got 0")
+    if mechanism.threshold is None:
+        if keys is not None:
+            raise InvalidInput.at("/keys", "expected none: the mechanism has no threshold, so all counts are published")
+    elif keys is None and below:
+        raise InvalidInput.at(f"{below}/mechanism", "expected counts as JSON with their keys, as it has a threshold")
+    elif keys is None:
+        raise InvalidInput.at("/keys", "expected the keys of the counts, as the mechanism has a threshold")
+    elif len(keys) != size:
+        raise InvalidInput.at("/keys", "expected as many keys as there are counts")
+    elif len(set(keys)) < size:
+        raise InvalidInput.at("/keys", "expected each key once")
+
+
+def _published(
+    mechanism: MechanismValue, noisy: NDArray[np.int64], keys: Sequence[str] | None
+) -> tuple[NDArray[np.int64], tuple[str, ...] | None]:
+    """Return the noisy counts that are published, with their keys where others are suppressed.
+
+    They are ordered by their keys: the order in which they were sent may depend on the others, or on the true counts.
+    """
+    if mechanism.threshold is None or keys is None:
+        return noisy, None
+    places = sorted(np.flatnonzero(noisy >= mechanism.threshold).tolist(), key=keys.__getitem__)
+    return noisy[places], tuple(keys[place] for place in places)
 
 
 def _respond(drawn: AnsweredDraw, headers: dict[str, str] | None = None) -> Response:
