@@ -49,7 +49,7 @@ _FILES = {
     "allocation.csv": "the share of each mechanism in the loss of the release",
     "registry-entry.yaml": "the entry for the Differential Privacy Deployments Registry",
     DRAWS: "the draws, each with its journal entry",
-    f"{COUNTS}.csv": "noisy counts, in the order of the true counts of each draw",
+    f"{COUNTS}.csv": "noisy counts, in the order of the true counts of each draw, or of its keys",
     f"{COUNTS}.parquet": "the same as Parquet",
     f"{GROUPS}.csv": "noisy counts of tabulations",
     f"{GROUPS}.parquet": "the same as Parquet",

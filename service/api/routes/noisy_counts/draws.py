@@ -37,6 +37,7 @@ from service.api.publication.noisy_tables import PARQUET, stored_as_parquet
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import prepared
 from service.api.routes.releases import ReleasePath
+from service.api.schemas import count_tables
 from service.api.schemas.charges import WithCharge, charge_member
 from service.api.schemas.draw_responses import (
     DrawBody,
@@ -67,6 +68,7 @@ from service.ledger.storage.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.partitions import EXPECTED_NAME, first_unclear
 from service.privacy.plans.walking import condense, mechanisms_of
 
 NO_DRY_RUN = {
@@ -174,7 +176,8 @@ def register_and_draw(
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
     same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
     answer is the same table with `noisy` in its place, and the margin of error of each, as Parquet where Accept asks
-    for it. With application/json as Accept the answer to both is JSON, without labels. With `?with_charge=true` the
+    for it. With application/json as Accept the answer to both is JSON, without labels. A mechanism with a threshold
+    takes keys, or a table with a column `key`; what does not reach it is not stored. With `?with_charge=true` the
     header X-Charge has the charge in the definition of the account's budget, and its part of the budget. A draw that
     would take more than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10
     million on PostgreSQL. Draw more in parts.
@@ -206,7 +209,8 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
     answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
     of error, as Parquet where Accept asks for it. With application/json as Accept the answer to both is JSON, without
-    labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
+    labels. A mechanism with a threshold takes keys, or a table with a column `key`; what does not reach it is not
+    stored. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
     counts on SQLite, 10 million on PostgreSQL.
     """
     noisy, size = noisy_counts(body.counts), len(body.counts)
@@ -467,24 +471,32 @@ _UNNAMED = (
 
 
 def _check_keys(mechanism: MechanismValue, keys: Sequence[str] | None, size: int, below: str) -> None:
-    """Require keys where a mechanism has a threshold, and none elsewhere.
+    """Require keys where a mechanism has a threshold, and in JSON none elsewhere.
 
     Raises:
         InvalidInput: there are none or other ones; no fault names a key, which may be secret.
     """
+    at = f"/{count_tables.KEY}" if below else "/keys"
     if keys is None and not size:
         raise InvalidInput.at("/counts", "expected a list of at least 1, got 0")
     if mechanism.threshold is None:
-        if keys is not None:
-            raise InvalidInput.at("/keys", "expected none: the mechanism has no threshold, so all counts are published")
-    elif keys is None and below:
-        raise InvalidInput.at(f"{below}/mechanism", "expected counts as JSON with their keys, as it has a threshold")
-    elif keys is None:
-        raise InvalidInput.at("/keys", "expected the keys of the counts, as the mechanism has a threshold")
-    elif len(keys) != size:
-        raise InvalidInput.at("/keys", "expected as many keys as there are counts")
-    elif len(set(keys)) < size:
-        raise InvalidInput.at("/keys", "expected each key once")
+        if keys is not None and not below:  # a column of a table may have any name
+            raise InvalidInput.at(at, "expected none: the mechanism has no threshold, so all counts are published")
+        return
+    if keys is None and below:
+        detail = f"expected JSON with keys, or a table with a column named {count_tables.KEY}, as it has a threshold"
+        raise InvalidInput.at(f"{below}/mechanism", detail)
+    if keys is None:
+        raise InvalidInput.at(at, "expected the keys of the counts, as the mechanism has a threshold")
+    if len(keys) > MOST_KEYS:
+        raise InvalidInput.at(at, f"expected at most {MOST_KEYS} keys; draw partitions that the plan names")
+    if len(keys) != size:
+        raise InvalidInput.at(at, "expected as many keys as there are counts")
+    if len(set(keys)) < size:
+        raise InvalidInput.at(at, "expected each key once")
+    wrong = first_unclear(keys)
+    if wrong is not None:
+        raise InvalidInput.at(f"{at}/{wrong}", EXPECTED_NAME)
 
 
 def _published(

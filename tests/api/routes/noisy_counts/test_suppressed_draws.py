@@ -33,6 +33,7 @@ _KEYS = ["=b", "été", "hidden-key", "a", "'c", "no-one-sees"]
 _COUNTS = [10, 11, 9, 50, 12, -48151623]
 _SHOWN = {"'c": 12, "=b": 10, "a": 50, "été": 11}
 _PATH = "/v1/accounts/people"
+_CSV = {"Content-Type": "text/csv"}
 
 
 def _post(client: Client, mechanism: Any, keys: Any, values: Any, key: str | None = None, **fields: Any) -> Answer:
@@ -205,6 +206,7 @@ def test_keys_are_removed_with_the_noisy_counts(client: TestClient, database: Da
         ({"keys": ["secret-a", "secret\n"]}, "/keys/1"),
         ({"keys": ["secret-a", "secret" * 100]}, "/keys/1"),
         ({"keys": ["secret-a", 7]}, "/keys/1"),
+        ({"keys": ["secret-a", "secret \ufb01"]}, "/keys/1"),
         ({"keys": "secret-a"}, "/keys"),
         ({"keys": ["s"] * 65537, "counts": [1] * 65537}, "/keys"),
         ({"mechanism": {"type": "geometric", "scale": "1"}}, "/keys"),
@@ -219,6 +221,37 @@ def test_wrong_keys_are_refused_and_not_repeated(embedded: Client, fields: dict[
     assert pointers_of(refused) == [pointer]
     assert "secret" not in refused.text
     assert json_of(embedded.get(f"{_PATH}/releases"))["items"] == []
+
+
+def test_a_table_is_answered_without_its_suppressed_rows(client: TestClient) -> None:
+    """Its other labels come from the request, also in a replay; they are stored nowhere."""
+    open_account(client, budget=_BUDGET)
+    table = "".join(f"{key},{count},about {key}\r\n" for key, count in zip(_KEYS, _COUNTS, strict=True))
+    query = {"name": "n", "mechanism": json.dumps(_QUIET)}
+    sent: dict[str, Any] = {"content": f"key,count,note\r\n{table}".encode(), "params": query}
+    first = client.post(f"{_PATH}/draws", **sent, headers=_CSV | {"Idempotency-Key": "k"})
+    assert first.status_code == 201
+    rows = list(csv.DictReader(io.StringIO(first.text)))
+    shown = [(row["key"].replace("'=", "="), int(row["noisy"]), row["note"]) for row in rows]
+    assert shown == [(key, _SHOWN[key], f"about {key}") for key in sorted(_SHOWN)]
+    assert "hidden" not in first.text
+    again = client.post(f"{_PATH}/draws", **sent, headers=_CSV | {"Idempotency-Key": "k"})
+    assert (again.content, again.headers["Idempotent-Replay"]) == (first.content, "true")
+    drawn = json_of(client.get(f"{_PATH}/draws/{first.headers['X-Draw']}"))
+    assert dict(zip(drawn["keys"], drawn["noisy"], strict=True)) == _SHOWN
+    filed = client.post(f"{_PATH}/draws", **sent, headers=_CSV | {"Accept": "application/vnd.apache.parquet"})
+    assert pq.read_table(io.BytesIO(filed.content))["key"].to_pylist() == sorted(_SHOWN)
+    asked = client.post(f"{_PATH}/draws", **sent, headers=_CSV | {"Accept": "application/json"})
+    assert json_of(asked, 201)["keys"] == sorted(_SHOWN)
+    of = release(client, _QUIET | {"name": "m"})
+    path, query = f"{_PATH}/releases/{of['id']}/draws", {"mechanism": "m"}
+    refused = client.post(path, content="key,note,count\r\na,1,2\r\na,2,2\r\n", headers=_CSV, params=query)
+    assert pointers_of(refused) == ["/key"]
+    drawn_later = client.post(path, content="key,count\r\nb,2\r\na,30\r\n", headers=_CSV, params=query)
+    assert [row["key"] for row in csv.DictReader(io.StringIO(drawn_later.text))] == ["a"]
+    plain = {"name": "n", "mechanism": json.dumps({"type": "geometric", "scale": "1e-4"})}
+    unsuppressed = client.post(f"{_PATH}/draws", content="key,count\r\nb,2\r\na,30\r\n", headers=_CSV, params=plain)
+    assert [row["key"] for row in csv.DictReader(io.StringIO(unsuppressed.text))] == ["b", "a"]
 
 
 def test_a_lone_surrogate_is_no_key(embedded: Client) -> None:
@@ -241,9 +274,7 @@ def test_forms_without_keys_and_tables_of_all_cells_are_refused(embedded: Client
     open_account(embedded, budget=_BUDGET)
     query = {"name": "n", "mechanism": json.dumps(_NOISY)}
     streamed = embedded.post(f"{_PATH}/draws", content=counts([1, 2]), headers=headers(), params=query)
-    tabled = embedded.post(
-        f"{_PATH}/draws", content="key,count\r\na,1\r\n", headers={"Content-Type": "text/csv"}, params=query
-    )
+    tabled = embedded.post(f"{_PATH}/draws", content="area,count\r\na,1\r\n", headers=_CSV, params=query)
     assert pointers_of(streamed) == pointers_of(tabled) == ["/query/mechanism"]
     table = {"name": "n", "mechanism": _NOISY, "counts": [1, 2], "dimensions": [{"name": "d", "values": ["a", "b"]}]}
     refused = embedded.post(f"{_PATH}/histograms", json=table)
