@@ -44,6 +44,7 @@ def test_margins_hold_before_suppression(api: Client, steward: Client) -> None:
         at = f"/accounts/suppressed/releases/{made['id']}"
         for page in (at, f"{at}/accuracy"):
             assert ("before suppression" in steward.get(page).text) is (threshold is not None)
+        assert ("too large on average" in steward.get(f"{at}/accuracy").text) is (threshold is not None)
     assert "before suppression" in steward.get("/accounts/suppressed/accuracy").text
 
 
