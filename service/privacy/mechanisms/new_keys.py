@@ -23,7 +23,7 @@ QUANTA = 10**50
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewKeys(Mechanism):
-    """What a threshold costs beside the noise: nothing is lost, except with probability delta for each new key.
+    """The cost of a threshold beside the noise: nothing is lost, except with probability delta for each new key.
 
     It stands in no document. ``without_threshold`` makes it of a mechanism that has a threshold.
 
