@@ -24,6 +24,7 @@ from service.api.computations import (
     noise_calibration,
     postprocessing,
     safetab,
+    threshold_calibration,
 )
 from service.api.http import helper_processes, metrics, problems
 from service.api.http.body_limits import Allowance, BodyLimits
@@ -126,6 +127,7 @@ _ROUTERS = (
     accuracy_curve.router,
     calibrations.router,
     noise_calibration.router,
+    threshold_calibration.router,
     comparisons.router,
     allocations.router,
     safetab.router,

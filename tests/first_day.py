@@ -117,9 +117,9 @@ def live(day: Day) -> None:
     day.ask("readyz")
     day.ask("read_principal")
     day.ask("read_installation")
-    for planned in ("compose", "convert", "calibrate_to_margin", "calibrate_to_guarantee", "compare", "allocate"):
+    for planned in ("compose", "convert", "calibrate_to_margin", "calibrate_to_guarantee", "calibrate_threshold"):
         day.ask(planned)
-    for planned in ("tell_accuracy", "draw_curve", "rake", "project"):
+    for planned in ("compare", "allocate", "tell_accuracy", "draw_curve", "rake", "project"):
         day.ask(planned)
     day.names["account"] = day.ask("open_account")["name"]
     day.ask("list_accounts")

@@ -23,8 +23,9 @@ from numpy.typing import NDArray
 
 from service.noise.keystream import Keystream
 from service.noise.uniform import WORD, Uniform
-from service.privacy.accuracy.tails import smallest, tail
+from service.privacy.accuracy.tails import smallest
 from service.privacy.laws.noise_law import Masses, NoiseLaw
+from service.privacy.laws.noise_tails import tail
 from service.privacy.numerics.numbers import ball, precision
 
 _GUIDE_BITS = 16

@@ -20,7 +20,10 @@ _HELD = {"proposed": "It waits for approval: nothing of it may be drawn before."
 _OVER = "The release is {state}: nothing of it may be drawn."
 _TOO_LONG = "The plan is too long for a page. A pipeline draws its mechanisms with POST {path}."
 _TABULATED = "Its levels are drawn as tabulations, with POST {path}, and not from a page."
-_ACCOUNTED = "The service draws none of this noise: it is continuous or declared, and only accounted."
+_ACCOUNTED = (
+    "Nothing is drawn here: the noise is continuous or declared, and only accounted, or it has a threshold, and is"
+    " drawn over HTTP with the keys of the counts."
+)
 _ALL_DRAWN = "All that this service draws of the plan was drawn; nothing is drawn twice."
 _ROLE = "Your key may not draw: that takes the role pipeline or steward. A pipeline draws with POST {path}."
 
@@ -82,7 +85,11 @@ def offer_of(release: Mapping[str, Any], draws: Sequence[Mapping[str, Any]], rol
     levels = list(levels_of(value))
     in_levels = {one.name for level in levels for one in (level.total, level.step_1, level.step_2)}
     tabulated = [level.name for level in levels]
-    drawn = [(one, times) for one, times in runs_of(value) if one.DRAWN and one.name not in in_levels]
+    drawn = [
+        (one, times)
+        for one, times in runs_of(value)
+        if one.DRAWN and one.threshold is None and one.name not in in_levels
+    ]
     if not drawn:
         return Offer(obstacle=_TABULATED.format(path=f"{path}/tabulations") if levels else _ACCOUNTED)
     turns = defaultdict[str, set[_Turn]](set)

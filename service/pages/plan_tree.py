@@ -18,7 +18,7 @@ _MOST_PRICED_NODES = 10_000  # in all priced parts together: a part is priced wi
 
 _LONG_FRACTION = re.compile(r"-?(?=.{10})[0-9]{1,300}/[1-9][0-9]{0,299}")
 _TEXTS = ("reference",)  # parameters that people write, so that none is taken for a number
-_COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size")
+_COMPOSITE = ("type", "name", "tags", "partitions", "parts", "part", "count", "max_degree", "size", "threshold")
 _MOST_NAMED, _MOST_TAGS = 12, 8  # partitions and tags of a node that are listed by name
 _LONGEST_VALUE = 300  # characters of a parameter, such as a reference
 _HEADINGS = {
@@ -129,9 +129,11 @@ def _node(document: dict[str, Any]) -> Node:
     kind = document["type"]
     if kind in _HEADINGS:
         return Node(_HEADINGS[kind].format_map(document), "", [], _tags(document), document, _declared(document))
+    threshold = document.get("threshold")
+    stated = document if threshold is None else {**document, "suppressed below": threshold["at_least"]}
     parameters = [
         (name, _parameter_text(value, written=name in _TEXTS))
-        for name, value in document.items()
+        for name, value in stated.items()
         if name not in _COMPOSITE and value is not None
     ]
     return Node(

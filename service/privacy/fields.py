@@ -9,6 +9,7 @@ from service.privacy.grammar import (
     DocumentForm,
     Either,
     ExactNumber,
+    Inner,
     InnerLists,
     Part,
     PartitionNames,
@@ -100,6 +101,23 @@ SENSITIVITY = ExactNumber(
     bound=ABOVE_0,
     default="1",
     description="The distance by which one record moves one cell, in the unit of the answer.",
+)
+
+AT_LEAST = ExactNumber(
+    "at_least",
+    required=True,
+    unit=Unit.COUNTS,
+    bound=ABOVE_0,
+    whole_stays=True,
+    description="The least noisy count that is published, in counts: an integer, or a multiple of granularity.",
+)
+THRESHOLD = Inner(
+    "threshold",
+    form=DocumentForm("Threshold", "A threshold below which noisy counts are suppressed.", (AT_LEAST,)),
+    description="Suppression, for counts by keys of which the list is itself secret. Of the keys that the data contain,"
+    " those are published whose noisy count reaches at_least. One record can make as many keys appear as it moves"
+    " cells when it is added, each with a count of at most sensitivity. The probability that one of them is published"
+    " is charged as a declared delta.",
 )
 
 PARTITIONS_BELOW = PartitionNames(

@@ -126,6 +126,7 @@ def test_its_constructors_have_the_fields_of_the_python_package(library: Path) -
     named: dict[str, Any] = {f"plan_{kind.TYPE}": kind for kind in kinds}
     named |= {f"budget_{kind.DEFINITION}": kind for kind in budgets.Budget.__subclasses__()}
     named |= {"declaration": plans.Declaration, "rdp_point": plans.RdpPoint, "moved_cells": plans.MovedCells}
+    named["plan_threshold"] = plans.Threshold
     code = (
         "package <- asNamespace('privacybudgetledger');"
         " names <- grep('^(plan|budget)_|^declaration$|^rdp_point$|^moved_cells$',"

@@ -51,6 +51,10 @@ def mechanisms(relation: str) -> list[dict[str, Any]]:
     if replaced:
         found.append({"type": "randomized_response", "epsilon": "0.2", "values": 5})
         found.append(declared | {"epsilon": "0.02", "add_remove": {"epsilon": "0.01"}})
+    found += [
+        {"type": "geometric", "scale": "12.5", "threshold": {"at_least": 900}, **moved},
+        {"type": "discrete_gaussian", "sigma_squared": "400", "granularity": "0.5", "threshold": {"at_least": "299.5"}},
+    ]
     stated = {one["type"] for one in found}
     found += [
         write_plan(example)
@@ -153,7 +157,8 @@ def _settle(client: Client, time: Clock) -> None:
 
 def _draw(client: Client) -> None:
     """Draw and tabulate, with choices, turns and partitions."""
-    open_account(client, "drawn", {"definition": "approximate", "epsilon": 400, "delta": "1e-6"})
+    drawn_budget = {"definition": "approximate", "epsilon": 400, "delta": "1e-6", "declared_delta": "1e-9"}
+    open_account(client, "drawn", drawn_budget)
     total = {"type": "geometric", "name": "total", "epsilon": "0.4", "partitions": 3}
     steps = [{"type": "geometric", "name": f"by age {n}", "scale": "5/2"} for n in range(2)]
     choice = {"type": "choice", "parts": [total | {"name": "short"}, {"type": "sequence", "parts": steps}]}
@@ -202,6 +207,9 @@ def _draw_again(client: Client) -> None:
     for mechanism, counts in every:
         body = {"name": "kept", "mechanism": mechanism, "counts": counts}
         json_of(client.post("/v1/accounts/drawn/draws", json=body), 201)
+    keyed: dict[str, Any] = {"name": "keys", "keys": ["é", "a", "b"], "counts": [5, 1, 900]}
+    keyed["mechanism"] = {"type": "geometric", "epsilon": "0.5", "threshold": {"at_least": 100}}
+    json_of(client.post("/v1/accounts/drawn/draws", json=keyed), 201)
     histogram = {
         "name": "a histogram",
         "mechanism": {"type": "geometric", "epsilon": "0.5"},

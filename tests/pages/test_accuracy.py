@@ -9,7 +9,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from service.api.routes import accuracy_statements
-from tests.api.calls import Client, json_of, open_account
+from tests.api.calls import Client, json_of, open_account, pure, release as register
 from tests.pages.forms import signed_in
 
 
@@ -33,6 +33,19 @@ def test_the_statement_is_shown_at_a_confidence(api: Client, steward: Client, dr
         shown = " ".join(steward.get(f"{drawn['at']}/accuracy", params={"confidence": confidence}).text.split())
         assert f"with a probability of at least {percent}." in shown
         assert f"±{stated['mechanisms'][0]['moe']}" in shown
+
+
+def test_margins_hold_before_suppression(api: Client, steward: Client) -> None:
+    budget = {"definition": "pure", "epsilon": "2", "delta": "0.1"}
+    open_account(api, "suppressed", budget=budget)
+    for number, threshold in enumerate((None, {"at_least": 30})):
+        plan = pure("0.5") | ({} if threshold is None else {"threshold": threshold})
+        made = register(api, plan, "suppressed", name=f"n{number}")
+        at = f"/accounts/suppressed/releases/{made['id']}"
+        for page in (at, f"{at}/accuracy"):
+            assert ("before suppression" in steward.get(page).text) is (threshold is not None)
+        assert ("too large on average" in steward.get(f"{at}/accuracy").text) is (threshold is not None)
+    assert "before suppression" in steward.get("/accounts/suppressed/accuracy").text
 
 
 def test_a_family_is_stated_together(api: Client, steward: Client) -> None:

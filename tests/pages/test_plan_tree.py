@@ -38,6 +38,11 @@ def test_a_noise_table_is_listed_by_its_values() -> None:
     assert len(dict(tree_of({"type": "noise_table", "masses": long}).parameters)["masses"]) == 300
 
 
+def test_a_threshold_is_said_in_words() -> None:
+    root = tree_of(pure("0.5", threshold={"at_least": 19}))
+    assert root.parameters == [("epsilon", "0.5"), ("suppressed below", "19")]
+
+
 def test_a_large_plan_is_cut_and_says_by_how_much() -> None:
     wide = {"type": "sequence", "parts": [pure("0.1")] * 1000}
     root = tree_of({"type": "sequence", "parts": [wide, wide, pure("1")]})

@@ -74,6 +74,8 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
     if kind.ADDITIVE:
         fields |= {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none()}
         fields["sensitivity"] = whole if issubclass(kind, Discrete) else figures
+    if issubclass(kind, Discrete):
+        fields["threshold"] = st.none() | st.integers(1, 400)
     return st.builds(kind, tags=tags, **fields)
 
 

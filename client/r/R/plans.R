@@ -3,14 +3,14 @@
 # Exact numbers are kept as text. All arguments but the parts of a node are named: `...` finds misspelt ones.
 
 exact_fields <- c(
-  "alpha", "by", "declared_delta", "delta", "discretization_interval", "epsilon", "granularity", "infinity_mass", "m",
-  "mass", "mu", "query_scale", "rho", "scale", "sensitivity", "sigma_squared", "threshold_scale"
+  "alpha", "at_least", "by", "declared_delta", "delta", "discretization_interval", "epsilon", "granularity",
+  "infinity_mass", "m", "mass", "mu", "query_scale", "rho", "scale", "sensitivity", "sigma_squared", "threshold_scale"
 )
 field_order <- c(
   "name", "reference", "masses", "rows", "value", "mass", "alpha", "sigma_squared", "m", "scale", "rho", "epsilon",
   "delta", "mu", "declared_delta", "rdp", "pld", "min_key", "infinity_mass", "discretization_interval", "symmetric",
-  "remove", "add", "threshold_scale", "query_scale", "positives", "answers", "add_remove",
-  "values", "by", "cells", "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "tags", "reads",
+  "remove", "add", "threshold_scale", "query_scale", "positives", "answers", "add_remove", "values", "by", "cells",
+  "cells_added", "cells_replaced", "moves", "sensitivity", "granularity", "at_least", "threshold", "tags", "reads",
   "partitions", "max_degree", "count", "size", "parts", "part"
 )
 one_of <- list(
@@ -23,19 +23,19 @@ whole_fields <- c(
 
 plan_geometric <- function(..., scale = NULL, epsilon = NULL, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                            cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL,
-                           partitions = NULL, granularity = NULL) {
+                           partitions = NULL, granularity = NULL, threshold = NULL) {
   mechanism("geometric", environment(), ...)
 }
 
 plan_discrete_gaussian <- function(..., sigma_squared = NULL, rho = NULL, name = NULL, tags = NULL, reads = NULL,
                                    cells = NULL, cells_added = NULL, cells_replaced = NULL, moves = NULL,
-                                   sensitivity = NULL, partitions = NULL, granularity = NULL) {
+                                   sensitivity = NULL, partitions = NULL, granularity = NULL, threshold = NULL) {
   mechanism("discrete_gaussian", environment(), ...)
 }
 
 plan_discrete_osgt <- function(..., sigma_squared, m, name = NULL, tags = NULL, reads = NULL, cells = NULL,
                                cells_added = NULL, cells_replaced = NULL, moves = NULL, sensitivity = NULL,
-                               partitions = NULL, granularity = NULL) {
+                               partitions = NULL, granularity = NULL, threshold = NULL) {
   mechanism("discrete_osgt", environment(), ...)
 }
 
@@ -101,6 +101,8 @@ loss_distribution <- function(..., min_key, probabilities, discretization_interv
   masses[["values"]] <- unname(texts)
   structure(class = c("pbl_loss_distribution", "pbl_document"), list(pessimistic_pmf = masses))
 }
+
+plan_threshold <- function(..., at_least) document("pbl_threshold", NULL, environment(), ...)
 
 rdp_point <- function(..., alpha, epsilon) document("pbl_rdp_point", NULL, environment(), ...)
 
@@ -170,6 +172,7 @@ field_value <- function(field, value) {
     add = one_document(value, field, "pbl_loss_distribution", "a loss_distribution()"),
     rdp = documents(value, field, "pbl_rdp_point", "a list of rdp_point()"),
     moves = lapply(value, documents, field, "pbl_moved_cells", "lists of moved_cells()"),
+    threshold = one_document(value, field, "pbl_threshold", "a plan_threshold()"),
     add_remove = one_document(value, field, "pbl_declaration", "a declaration()"),
     if (is_text(value)) enc2utf8(unname(value)) else refuse(field, ": expected one text")
   )
@@ -208,6 +211,7 @@ read_plan <- function(document) {
       rdp = lapply(value, function(point) do.call(rdp_point, point)),
       moves = lapply(value, function(moves) lapply(moves, function(moved) do.call(moved_cells, moved))),
       pld = read_losses(value),
+      threshold = do.call(plan_threshold, value),
       add_remove = read_declaration(value),
       value
     )

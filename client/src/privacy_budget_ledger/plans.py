@@ -13,6 +13,7 @@ from privacy_budget_ledger.exact import Exact, exact_text
 _EXACT = frozenset(
     (
         "alpha",
+        "at_least",
         "by",
         "delta",
         "epsilon",
@@ -121,8 +122,20 @@ class _Additive(Mechanism):
 
 
 @dataclass(frozen=True, kw_only=True)
+class Threshold(Document):
+    """Suppression: of the keys that the data contain, those whose noisy count is ``at_least`` this are published."""
+
+    at_least: Exact
+
+
+@dataclass(frozen=True, kw_only=True)
 class _Formula(_Additive):
     moves: tuple[tuple[MovedCells, ...], ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Suppressed(_Formula):
+    threshold: Threshold | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -132,7 +145,7 @@ class _Drawn(_Additive):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Geometric(_Drawn, _Formula):
+class Geometric(_Drawn, _Suppressed):
     """Two-sided geometric noise: exactly one of ``scale`` and ``epsilon``."""
 
     TYPE = "geometric"
@@ -142,7 +155,7 @@ class Geometric(_Drawn, _Formula):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteGaussian(_Drawn, _Formula):
+class DiscreteGaussian(_Drawn, _Suppressed):
     """Discrete Gaussian noise: exactly one of ``sigma_squared`` and ``rho``."""
 
     TYPE = "discrete_gaussian"
@@ -152,7 +165,7 @@ class DiscreteGaussian(_Drawn, _Formula):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DiscreteOsgt(_Drawn, _Formula):
+class DiscreteOsgt(_Drawn, _Suppressed):
     """Discrete Gaussian noise with offset tails."""
 
     TYPE = "discrete_osgt"
@@ -439,6 +452,8 @@ def _value(name: str, value: Any) -> Any:
                     if one is not None
                 }
             )
+        case "threshold":
+            return Threshold(**value)
         case "add_remove":
             return Declaration(**{key: _value(key, one) for key, one in value.items()})
         case _:

@@ -31,7 +31,7 @@ class AccuracyQuestion(Strict):
     """A mechanism and the number of its noisy cells that are added up."""
 
     mechanism: Mechanism = Field(
-        description="A mechanism that adds noise; its sensitivity and cells do not matter here."
+        description="A mechanism that adds noise; its sensitivity, cells and threshold do not matter here."
     )
     summed_cells: Positive = Field(
         1, description="The number of cells whose noise adds up, as in a total: for laplace at most 1000, for osgt 1."

@@ -149,6 +149,8 @@ def _mechanism(body: ComparisonQuestion) -> OffsetTails:
         )
     if mechanism.moves:
         raise InvalidInput.at("/mechanism/moves", "expected none: the comparison is of cells moved by the sensitivity")
+    if mechanism.threshold is not None:
+        raise InvalidInput.at("/mechanism/threshold", "expected none: noise is compared, before any suppression")
     v, s = mechanism.sigma_squared, Fraction(mechanism.sensitivity)
     if not _NARROWEST * s * s <= v <= _WIDEST * s * s or not Fraction(1, 10**6) <= s <= 10**6:
         raise InvalidInput.at("/mechanism/sigma_squared", "expected a tenth to a million of the squared sensitivity")

@@ -64,6 +64,7 @@ GROUPS = {
             "convert",
             "calibrate_to_margin",
             "calibrate_to_guarantee",
+            "calibrate_threshold",
             "compare",
             "allocate",
             "tell_accuracy",

@@ -148,6 +148,11 @@ ACCURACY = {
     "confidences": ["0.9", "0.95"],
 }
 NOISE = {"mechanism": "osgt", "epsilon": "0.94", "delta": "1e-10", "sub_gaussian": True}
+THRESHOLD = {
+    "mechanism": {"type": "discrete_gaussian", "rho": "0.1", "cells": 4},
+    "delta": "1e-9",
+    "true_counts": [1, 10, 20],
+}
 SAFETAB = {
     "mechanism": "discrete_gaussian",
     "levels": [

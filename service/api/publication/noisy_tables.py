@@ -3,7 +3,7 @@
 A package has CSV and Parquet with the same columns and rows.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
@@ -16,6 +16,7 @@ from service.api.schemas.granularity import json_counts, unit_of
 from service.api.schemas.tabulation_responses import table_of
 from service.ledger.draws.stored_draws import DrawRecord
 from service.ledger.draws.tabulation_layout import Layout
+from service.privacy.mechanisms import Mechanism
 
 PARQUET = "application/vnd.apache.parquet"
 _TEXT, _COUNT = pa.dictionary(pa.int32(), pa.string()), pa.int64()
@@ -32,9 +33,14 @@ GROUPS = pa.schema(
 """Columns of tabulations."""
 
 
-def schema_of(mechanisms_are_whole: bool) -> pa.Schema:
-    """Return the columns of noisy counts; with a granularity other than 1, counts are texts of exact numbers."""
-    return COUNTS.append(pa.field("noisy", _COUNT if mechanisms_are_whole else pa.string()))
+def schema_of(mechanisms: Collection[Mechanism]) -> pa.Schema:
+    """Return the columns of noisy counts of some mechanisms.
+
+    With a granularity other than 1, counts are texts of exact numbers. Where one has a threshold, counts have a key.
+    """
+    whole, keyed = all(one.unit == 1 for one in mechanisms), any(one.threshold is not None for one in mechanisms)
+    columns = COUNTS.insert(len(COUNTS) - 1, pa.field("key", pa.string())) if keyed else COUNTS
+    return columns.append(pa.field("noisy", _COUNT if whole else pa.string()))
 
 
 def counts_of(schema: pa.Schema) -> Callable[[DrawRecord], pa.Table]:
@@ -44,6 +50,8 @@ def counts_of(schema: pa.Schema) -> Callable[[DrawRecord], pa.Table]:
         size = record.noisy.size
         facts = (record.id, record.mechanism.name, record.turn.partition or None, record.turn.repetition)
         columns = [pa.repeat(pa.scalar(fact, field.type), size) for fact, field in zip(facts, schema, strict=False)]
+        if "key" in schema.names:
+            columns.append(pa.nulls(size, pa.string()) if record.keys is None else pa.array(record.keys, pa.string()))
         whole = schema.field("noisy").type == _COUNT
         noisy = (
             record.noisy
@@ -96,7 +104,7 @@ def stored_as_parquet(record: DrawRecord) -> Iterator[bytes]:
     """Yield a stored draw as one Parquet file, with the columns of a publication package."""
     if record.layout is not None:
         return as_parquet(GROUPS, [groups_of(record, record.layout)])
-    schema = schema_of(unit_of(record.mechanism) == 1)
+    schema = schema_of([record.mechanism])
     return as_parquet(schema, [counts_of(schema)(record)])
 
 

@@ -49,7 +49,7 @@ _FILES = {
     "allocation.csv": "the share of each mechanism in the loss of the release",
     "registry-entry.yaml": "the entry for the Differential Privacy Deployments Registry",
     DRAWS: "the draws, each with its journal entry",
-    f"{COUNTS}.csv": "noisy counts, in the order of the true counts of each draw",
+    f"{COUNTS}.csv": "noisy counts, in the order of the true counts of each draw, or of its keys",
     f"{COUNTS}.parquet": "the same as Parquet",
     f"{GROUPS}.csv": "noisy counts of tabulations",
     f"{GROUPS}.parquet": "the same as Parquet",
@@ -160,7 +160,7 @@ def packed(database: Database, signer: Signer, published: Publication) -> Iterat
 
 def _tables(archive: Archive, draws: "_Draws") -> Iterator[bytes]:
     """Write the noisy counts, as CSV and as Parquet."""
-    counts = noisy_tables.schema_of(all(mechanism.unit == 1 for mechanism in draws.mechanisms.values()))
+    counts = noisy_tables.schema_of(draws.mechanisms.values())
     for name, schema, tables in (
         (COUNTS, counts, partial(draws.counts, noisy_tables.counts_of(counts))),
         (GROUPS, noisy_tables.GROUPS, partial(draws.groups, noisy_tables.groups_of)),

@@ -28,6 +28,10 @@ _MOST_NAMES = 3  # of equal mechanisms
 _MOST_MOVES = 4  # alternatives, and distances in each
 _LONGEST_FIGURE = 40  # characters
 _CONFIDENCE = Fraction(95, 100)  # of the margins
+_SUPPRESSED = (
+    "With a threshold, only keys that the data contain are published, and of these only those whose noisy count is at"
+    " least as large. Margins of error then hold before suppression.\n"
+)
 
 _LONG_NUMBER = re.compile(r"[0-9]{2,}/[0-9]{3,}|[0-9.e+-]{20,}")  # whose size is hard to read
 
@@ -227,7 +231,8 @@ def mechanisms(plan: Plan, neighbouring: Neighbouring, draws: int) -> str:
         for row, times, names, first in islice(rows.values(), _MOST_ROWS)
     ]
     more = [f"\n... and {len(rows) - _MOST_ROWS} more different mechanisms."] if len(rows) > _MOST_ROWS else []
-    return "\n".join([*table, *more, "", _implementation(draws, drawable)])
+    suppressed = [_SUPPRESSED] if any(mechanism.threshold is not None for *_, mechanism in rows.values()) else []
+    return "\n".join([*table, *more, "", *suppressed, _implementation(draws, drawable)])
 
 
 def _margin(mechanism: Mechanism) -> str:

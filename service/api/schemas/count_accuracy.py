@@ -28,7 +28,8 @@ class CountAccuracy(BaseModel):
     moe: int | float | str | None = Field(
         description="At most a share 1 - confidence of the counts is further from the truth. An integer, or with a"
         " granularity the text of a multiple of it; of continuous noise rounded up. null: it adds no noise to counts,"
-        " or its noise is too wide."
+        " or its noise is too wide. With a threshold it holds before suppression, and not for published counts given"
+        " that they reached it."
     )
     coverage: float | None = Field(description="The proven confidence of this margin, rounded down.")
     standard_deviation: float | None = Field(description="Rounded up.")

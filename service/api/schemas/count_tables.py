@@ -10,7 +10,7 @@ import io
 import re
 from array import array
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import islice
 
@@ -25,6 +25,7 @@ from service.privacy.numerics.numbers import parse_exact
 from service.privacy.partitions import EXPECTED_NAME, unclear
 
 COUNT, NOISY, MARGIN, CONFIDENCE = "count", "noisy", "moe", "confidence"
+KEY = "key"  # the column that names the rows where the mechanism has a threshold
 MOST_COLUMNS = 100
 
 _ADDED = (NOISY, MARGIN, CONFIDENCE)
@@ -51,6 +52,21 @@ class CountTable:
     rows: Sequence[list[str]]
     counts: Sequence[int | Fraction]
     lines: Sequence[int]
+
+    @property
+    def keys(self) -> list[str] | None:
+        """The keys of the rows; None if no column has keys."""
+        if KEY not in self.columns:
+            return None
+        place = self.columns.index(KEY)
+        return [row[place] for row in self.rows]
+
+    def published(self, keys: Sequence[str] | None) -> "CountTable":
+        """Return the table with the rows of these keys alone, in their order; None: all rows, as they are."""
+        if keys is None:
+            return self
+        of_key = dict(zip(self.keys or (), self.rows, strict=True))
+        return replace(self, rows=[of_key[key] for key in keys])
 
     def units(self, unit: Fraction) -> NDArray[np.int64]:
         """Return the counts in units of a granularity.

@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from typing import Any
 
+import pyarrow as pa  # type: ignore[import-untyped]  # it publishes no types
 from pydantic import BaseModel, Field
 
 from service.api.arrow import streams
@@ -22,11 +23,15 @@ from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.notation import write_plan
 
 CONFIDENCE = Fraction(95, 100)
+_KEY = "key"
 _PART = 1 << 13  # counts that are written at a time, in a millisecond: the serving process writes long ones too
 
 
 class MarginOfError(BaseModel):
-    """Margin of error: at most a share 1 - confidence of the counts is further from the truth than moe."""
+    """Margin of error: at most a share 1 - confidence of the counts is further from the truth than moe.
+
+    With a threshold it holds for all counts before suppression, and not for published counts given that they reach it.
+    """
 
     confidence: float
     moe: int | str
@@ -41,6 +46,9 @@ class DrawBody(BaseModel):
     partition: str | None
     declared_partitions: DeclaredPartitions
     repetition: int
+    keys: list[str] | None = Field(
+        None, description="Where the mechanism has a threshold: the keys of the noisy counts, in order."
+    )
     noisy: list[int | str]
     margin_of_error: MarginOfError
     head: HeadBody
@@ -120,6 +128,8 @@ def stream_of(record: DrawRecord) -> Iterator[bytes]:
     """Yield a stored draw as an Arrow stream."""
     if record.layout is not None:
         return streams.of_table(tabulation_responses.table_of(record, record.layout))
+    if record.keys is not None:
+        return streams.of_table(pa.table({_KEY: pa.array(record.keys, pa.string()), "noisy": pa.array(record.noisy)}))
     return streams.only_noisy(record.noisy)
 
 
@@ -130,7 +140,11 @@ def csv_of(record: DrawRecord) -> Iterator[str]:
         return
     unit = unit_of(record.mechanism)
     parts = (record.noisy[start : start + _PART].tolist() for start in range(0, record.noisy.size, _PART))
-    yield from csv_answers.written(["noisy"], ([count] for part in parts for count in json_counts(part, unit)))
+    counts = (count for part in parts for count in json_counts(part, unit))
+    if record.keys is None:
+        yield from csv_answers.written(["noisy"], ([count] for count in counts))
+    else:
+        yield from csv_answers.written([_KEY, "noisy"], map(list, zip(record.keys, counts, strict=True)))
 
 
 def identity_of(record: DrawRecord) -> dict[str, str]:
@@ -158,7 +172,7 @@ def json_of(record: DrawRecord) -> Iterator[str]:
     if record.layout is not None:
         yield from tabulation_responses.json_of(record, record.layout)
         return
-    around = {
+    around: dict[str, Any] = {
         "release": record.release_id,
         "draw": record.id,
         "mechanism": write_plan(record.mechanism),
@@ -174,6 +188,8 @@ def json_of(record: DrawRecord) -> Iterator[str]:
     unit = unit_of(record.mechanism)
     moe = count_text(margin_of(record.mechanism), unit)
     around["margin_of_error"] = {"confidence": float(CONFIDENCE), "moe": moe}
+    if record.keys is not None:
+        around["keys"] = list(record.keys)
     yield json.dumps(around)[:-1] + ', "noisy": ['
     for start in range(0, record.noisy.size, _PART):
         yield (", " if start else "") + json.dumps(json_counts(record.noisy[start : start + _PART].tolist(), unit))[

@@ -49,6 +49,7 @@ class Sealed:
     packed: bytes
     digest: str
     taken: PartitionsPerMechanism
+    keys: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +214,7 @@ def register_and_draw(
     request: Request,
     prepared: Prepared,
     noisy: NDArray[np.int64],
+    keys: tuple[str, ...] | None = None,
 ) -> AnsweredDraw:
     """Charge a release of a single mechanism and store its draw, in one transaction.
 
@@ -223,7 +225,7 @@ def register_and_draw(
 
     plan, line = prepared.plan(), prepared.line
     (mechanism,) = mechanisms_of(plan)
-    sealed = seal(place_of(plan, mechanism, Turn()), noisy)
+    sealed = seal(place_of(plan, mechanism, Turn()), noisy, keys)
 
     def work(connection: Connection, at: str) -> DrawRecord:
         locked = lines.lock_line(connection, line, at)
@@ -235,8 +237,8 @@ def register_and_draw(
     return _write(database, request, line.name, Operation(work, is_committed, charges=line), mechanism)
 
 
-def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
-    """Return a result in its stored form.
+def seal(place: Place, noisy: NDArray[np.int64], keys: tuple[str, ...] | None = None) -> Sealed:
+    """Return a result in its stored form; ``keys`` are those of the counts that a threshold let through.
 
     Raises:
         TooLarge: it is more than the database holds in one value.
@@ -244,9 +246,10 @@ def seal(place: Place, noisy: NDArray[np.int64]) -> Sealed:
     return Sealed(
         place=place,
         noisy=noisy,
-        packed=count_codec.pack(noisy),
-        digest=count_codec.digest(noisy),
+        packed=count_codec.pack(noisy, keys),
+        digest=count_codec.digest(noisy, keys),
         taken=((place.mechanism, 0 if place.turn.partition == WHOLE else 1),),
+        keys=keys,
     )
 
 
@@ -295,7 +298,7 @@ def store(
     count_metric(connection, "values", number=len(sealed.noisy))
     take_branches(connection, release_id, place.choice_points, turn.partition, draw_id)
     accounts.save(connection, [replace(account, head=head)])
-    return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at)
+    return DrawRecord(draw_id, account.id, release_id, place.mechanism, turn, sealed.noisy, head, at, keys=sealed.keys)
 
 
 _INSERT = insert(Draw)

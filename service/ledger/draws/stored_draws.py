@@ -53,6 +53,7 @@ class DrawRecord:
     head: Head
     created_at: str
     layout: Layout | None = None  # of a tabulation
+    keys: tuple[str, ...] | None = None  # of the counts that a threshold let through, in their order
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,10 +339,10 @@ _SIZE = case((Draw.noisy_removed_at.is_(None), Draw.size + _OF_LAYOUT), else_=_S
 def _record(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mechanisms) -> DrawRecord:
     layout = _checked(connection, row)
     try:
-        noisy = count_codec.unpack(row.noisy, row.size)
+        noisy, keys = count_codec.unpack(row.noisy, row.size), count_codec.unpack_keys(row.noisy, row.size)
     except (MemoryError, ValueError):
         raise draw_rows.altered(row.id) from None
-    if count_codec.digest(noisy) != row.noisy_hash:
+    if count_codec.digest(noisy, keys) != row.noisy_hash:
         raise draw_rows.altered(row.id)
     return DrawRecord(
         id=row.id,
@@ -353,6 +354,7 @@ def _record(connection: Connection, row: Row[*tuple[Any, ...]], mechanisms: Mech
         head=Head(row.seq, row.hash),
         created_at=row.created_at,
         layout=layout,
+        keys=keys,
     )
 
 

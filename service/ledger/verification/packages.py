@@ -22,6 +22,7 @@ from service.ledger.journal import canonical_json, journal
 from service.ledger.journal.entries import Drawn, read
 from service.ledger.verification.receipts import check_receipt
 from service.ledger.verification.zip_layout import require_nothing_else
+from service.privacy.mechanisms import Mechanism
 from service.privacy.planning.levels import find_level
 from service.privacy.plans import Plan
 from service.privacy.plans.notation import read_plan
@@ -126,9 +127,9 @@ def _check_facts(manifest: dict[str, Any], receipt: dict[str, Any], plan: Any) -
 def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
     """Compare the entries of the draws with the tables of noisy counts, and with the receipt's counters."""
     plan = read_plan(receipt["release"]["plan"])
-    units = {one.name or "": one.unit for one in mechanisms_of(plan)}
+    mechanisms = {one.name or "": one for one in mechanisms_of(plan)}
     levels, partitions = set[str](), Counter[tuple[str, int]]()
-    expected: dict[str, dict[str, tuple[Drawn, Fraction]]] = {COUNTS: {}, GROUPS: {}}
+    expected: dict[str, dict[str, tuple[Drawn, Mechanism]]] = {COUNTS: {}, GROUPS: {}}
     with archive.open(DRAWS) as lines:
         for line in io.TextIOWrapper(lines, "utf-8"):
             stated = canonical_json.load_once(line)
@@ -139,16 +140,21 @@ def _check_draws(archive: zipfile.ZipFile, receipt: dict[str, Any]) -> None:
             elif drawn.partition:
                 partitions[drawn.mechanism, drawn.repetition] += 1
             if stated["noisy_removed_at"] is None:
-                expected[table][drawn.draw] = drawn, units[drawn.mechanism]
+                expected[table][drawn.draw] = drawn, mechanisms[drawn.mechanism]
     _check_partitions(plan, levels, partitions, receipt)
     for table, draws in expected.items():
-        readers = {f"{table}.csv": _from_csv, f"{table}.parquet": _from_parquet}
-        for name, rows in readers.items():
+        as_csv, as_parquet = f"{table}.csv", f"{table}.parquet"
+        for name in (as_csv, as_parquet):
             if (name in archive.namelist()) != bool(draws):
                 raise BadSignature(f"expected {name} where {DRAWS} has such draws, and only there")
-            if draws:
-                with archive.open(name) as opened:
-                    _compare(name, draws, rows(opened))
+        if draws:
+            with archive.open(as_csv) as opened, archive.open(as_parquet) as exact:
+                rows = _from_csv(opened)
+                if any(mechanism.threshold is not None for _, mechanism in draws.values()):
+                    rows = _with_keys(as_csv, rows, _from_parquet(exact))
+                _compare(as_csv, draws, rows)
+            with archive.open(as_parquet) as opened:
+                _compare(as_parquet, draws, _from_parquet(opened))
 
 
 def _check_partitions(plan: Plan, levels: set[str], listed: Counter[tuple[str, int]], receipt: dict[str, Any]) -> None:
@@ -189,56 +195,67 @@ def _drawn(stated: dict[str, Any], receipt: dict[str, Any]) -> Drawn:
     return said
 
 
-_Rows = Iterator[tuple[list[str], list[Any]]]
-"""Parts of a table: the draw of each row, and its noisy count."""
+_Rows = Iterator[tuple[str, Any, str | None]]
+"""The draw of each row, its noisy count, and its key."""
 
 
 def _from_csv(file: Any) -> _Rows:
-    rows = csv.DictReader(io.TextIOWrapper(file, "utf-8", newline=""))
-    draws: list[str] = []
-    noisy: list[Any] = []
-    for row in rows:
-        draws.append(row["draw"])
-        noisy.append(row["noisy"])
-        if len(draws) == _ROWS:
-            yield draws, noisy
-            draws, noisy = [], []
-    yield draws, noisy
+    for row in csv.DictReader(io.TextIOWrapper(file, "utf-8", newline="")):
+        yield row["draw"], row["noisy"], row.get("key") or None
 
 
 def _from_parquet(file: Any) -> _Rows:
     with pq.ParquetFile(io.BytesIO(file.read())) as table:
-        for batch in table.iter_batches(_ROWS, columns=["draw", "noisy"]):
-            yield batch.column("draw").to_pylist(), batch.column("noisy").to_pylist()
+        columns = [name for name in ("draw", "noisy", "key") if name in table.schema_arrow.names]
+        for batch in table.iter_batches(_ROWS, columns=columns):
+            lists = [batch.column(name).to_pylist() for name in columns]
+            yield from zip(*lists, *([] if "key" in columns else [[None] * len(batch)]), strict=True)
 
 
-def _compare(name: str, draws: dict[str, tuple[Drawn, Fraction]], rows: _Rows) -> None:
+def _with_keys(name: str, rows: _Rows, exact: _Rows) -> _Rows:
+    """Yield the rows of a table as CSV, with the keys as Parquet has them: in CSV some have an apostrophe more.
+
+    Raises:
+        BadSignature: the keys are other ones.
+    """
+    for (_, _, key), (draw, noisy, shown) in zip(exact, rows, strict=False):  # what is left is compared by draw
+        if (shown is None) is not (key is None) or (shown or "").replace("'", "") != (key or "").replace("'", ""):
+            raise BadSignature(f"{name} has a key that the table as Parquet does not have")
+        yield draw, noisy, key
+    yield from rows
+
+
+def _compare(name: str, draws: dict[str, tuple[Drawn, Mechanism]], rows: _Rows) -> None:
     """Compare the noisy counts of a table with the hashes of the entries, draw by draw.
 
     Raises:
         BadSignature: they are others, or of other draws.
     """
-    left, present, units = dict(draws), "", list[int]()
-    for parts in rows:
-        for draw, noisy in zip(*parts, strict=True):
-            if draw != present and present:
-                _compare_draw(name, left.pop(present, None), units)
-                units = []
-            present = draw
-            of = draws.get(draw)
-            if of is not None:
-                units.append(_in_units(noisy, of[1]))
+    left, present, units, keys = dict(draws), "", list[int](), list[str | None]()
+    for draw, noisy, key in rows:
+        if draw != present and present:
+            _compare_draw(name, left.pop(present, None), units, keys)
+            units, keys = [], []
+        present = draw
+        of = draws.get(draw)
+        if of is not None:
+            units.append(_in_units(noisy, of[1].unit))
+            keys.append(key)
     if present:
-        _compare_draw(name, left.pop(present, None), units)
+        _compare_draw(name, left.pop(present, None), units, keys)
     if any(drawn.size for drawn, _ in left.values()):
         raise BadSignature(f"{name} lacks a draw that {DRAWS} has")
 
 
-def _compare_draw(name: str, of: tuple[Drawn, Fraction] | None, units: list[int]) -> None:
+def _compare_draw(name: str, of: tuple[Drawn, Mechanism] | None, units: list[int], keys: list[str | None]) -> None:
     if of is None:
         raise BadSignature(f"{name} has counts of a draw that {DRAWS} does not have, or has them twice")
-    if len(units) != of[0].size or digest(np.array(units, np.int64)) != of[0].noisy_hash:
-        raise BadSignature(f"{name}: the noisy counts of draw {of[0].draw} are not those of its journal entry")
+    drawn, mechanism = of
+    stated = None if mechanism.threshold is None else [key or "" for key in keys]
+    if (stated is None and any(keys)) or len(units) != drawn.size:
+        raise BadSignature(f"{name}: the rows of draw {drawn.draw} are not those of its journal entry")
+    if digest(np.array(units, np.int64), stated) != drawn.noisy_hash:
+        raise BadSignature(f"{name}: the noisy counts of draw {drawn.draw} are not those of its journal entry")
 
 
 def _in_units(noisy: int | str, unit: Fraction) -> int:

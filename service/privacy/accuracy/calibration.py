@@ -20,8 +20,9 @@ from flint import arb
 
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import variance_of_cell
-from service.privacy.accuracy.tails import excess_of, is_at_most, smallest, tail
+from service.privacy.accuracy.tails import excess_of, is_at_most, smallest
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
+from service.privacy.laws.noise_tails import tail
 from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts

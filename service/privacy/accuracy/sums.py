@@ -20,9 +20,10 @@ from fractions import Fraction
 import numpy as np
 from flint import arb, ctx
 
-from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest, tail
+from service.privacy.accuracy.tails import coverage, excess_of, margin_of_error, smallest
 from service.privacy.laws.characteristic import characteristic, characteristics, powers_of_masses, sine
 from service.privacy.laws.noise_law import Masses, NoiseLaw
+from service.privacy.laws.noise_tails import tail
 from service.privacy.numerics.arithmetic import double
 from service.privacy.numerics.half_gaussian_sums import half_line
 from service.privacy.numerics.numbers import ball, ceiling, double_down, floor as lower_bound, precision

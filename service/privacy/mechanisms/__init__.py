@@ -11,6 +11,7 @@ from service.privacy.mechanisms.exponential import Exponential
 from service.privacy.mechanisms.gaussian import Gaussian
 from service.privacy.mechanisms.geometric import Geometric
 from service.privacy.mechanisms.laplace import Laplace
+from service.privacy.mechanisms.new_keys import NewKeys, without_threshold
 from service.privacy.mechanisms.noise_table import NoiseTable
 from service.privacy.mechanisms.osgt import Osgt
 from service.privacy.mechanisms.randomized_response import RandomizedResponse
@@ -60,6 +61,11 @@ def is_offset_tails(mechanism: Mechanism) -> TypeGuard[OffsetTails]:
     return isinstance(mechanism, OffsetTails)
 
 
+def takes_threshold(mechanism: Mechanism) -> TypeGuard[Discrete]:
+    """Return whether a mechanism can have a threshold: it adds integer noise whose mass falls on either side of 0."""
+    return isinstance(mechanism, Discrete) and not isinstance(mechanism, NoiseTable)
+
+
 __all__ = [
     "ADDITIVE",
     "DRAWN",
@@ -76,10 +82,13 @@ __all__ = [
     "Geometric",
     "Laplace",
     "Mechanism",
+    "NewKeys",
     "NoiseTable",
     "OffsetTails",
     "Osgt",
     "RandomizedResponse",
     "is_offset_tails",
     "mechanism_label",
+    "takes_threshold",
+    "without_threshold",
 ]

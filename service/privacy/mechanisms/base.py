@@ -21,6 +21,7 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 from service.errors import InvalidInput
 from service.privacy.fields import (
+    AT_LEAST,
     CELLS,
     GRANULARITY,
     MOVED_BY,
@@ -30,6 +31,7 @@ from service.privacy.fields import (
     READS,
     SENSITIVITY,
     TAGS,
+    THRESHOLD,
     WHOLE_SENSITIVITY,
 )
 from service.privacy.grammar import (
@@ -150,6 +152,11 @@ class Mechanism(Keyed, PlanElement, ABC):
     def unit(self) -> Fraction:
         """The unit of its sensitivity and noise, in counts."""
         return Fraction(1)
+
+    @property
+    def threshold(self) -> int | None:
+        """The least noisy count that is published, in its unit; None if none is suppressed."""
+        return None
 
     @classmethod
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
@@ -275,13 +282,17 @@ class Discrete(Mechanism):
     Attributes:
         sensitivity: per cell, in units of granularity.
         granularity: counts.
+        threshold: the least noisy count that is published, of keys that the data contain, in units of granularity;
+            None: every count is published. Its losses are those of the noise; ``new_keys`` has what it costs beside.
     """
 
     ADDITIVE = DRAWN = True
     BEFORE: ClassVar[Fields] = (TAGS, READS, NAME, *CELLS, MOVES, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
+    AFTER: ClassVar[Fields] = (THRESHOLD,)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
+    threshold: int | None = None
 
     @property
     def unit(self) -> Fraction:
@@ -294,20 +305,25 @@ class Discrete(Mechanism):
         moves = read_moves(document, at, partial(_lattice_steps, distance=MOVED_BY, unit=unit))
         sensitivity = int(largest_move(moves) or sensitivity)
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
-        cells = read_cells(document)
-        return cls(**own, sensitivity=sensitivity, granularity=unit, moves=moves, **cells, **shared)
+        threshold = read_threshold(document, at, unit)
+        lattice: dict[str, Any] = {"sensitivity": sensitivity, "granularity": unit, "threshold": threshold}
+        return cls(**own, **lattice, moves=moves, **read_cells(document), **shared)
 
     def parameters(self) -> dict[str, Any]:
         return write_fields(self.FIELDS, self, Scale(self.sensitivity, self.granularity)) | self.lattice()
 
     def lattice(self) -> dict[str, Any]:
-        """Return the fields of the distances by which a record moves cells, and the granularity if it is not 1."""
+        """Return the fields of the distances by which a record moves cells, of the granularity and of the threshold."""
 
         def stated(distance: Fraction | int) -> int | str:
             return int(distance) if self.granularity == 1 else exact_text(distance * self.granularity)
 
-        distances = write_moves(self.moves, stated) or {"sensitivity": stated(self.sensitivity)}
-        return distances if self.granularity == 1 else distances | {"granularity": exact_text(self.granularity)}
+        document = write_moves(self.moves, stated) or {"sensitivity": stated(self.sensitivity)}
+        if self.granularity != 1:
+            document["granularity"] = exact_text(self.granularity)
+        if self.threshold is not None:
+            document["threshold"] = {"at_least": stated(self.threshold)}
+        return document
 
     def grouped(self, size: int) -> tuple[Mechanism, int]:
         return replace(self, sensitivity=self.sensitivity * size), 1
@@ -384,6 +400,24 @@ def _lattice_steps(document: Document, at: str, distance: ExactNumber, unit: Fra
     if steps.denominator != 1 or steps > LARGEST_WHOLE:
         detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
         raise InvalidInput.at(f"{at}/{distance.name}", detail)
+    return int(steps)
+
+
+def read_threshold(document: Document, at: str, unit: Fraction) -> int | None:
+    """Return the threshold of integer noise, in units of granularity; None if there is none.
+
+    Raises:
+        InvalidInput: it is not a multiple of the granularity above 0, is more than 2^53 times it, or is beside moves.
+    """
+    stated = document.get("threshold")
+    if stated is None:
+        return None
+    if document.get("moves"):
+        raise InvalidInput.at(f"{at}/threshold", "expected none beside moves: state sensitivity and cells")
+    steps = AT_LEAST.read(stated, f"{at}/threshold") / unit
+    if steps.denominator != 1 or steps > LARGEST_WHOLE:
+        detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
+        raise InvalidInput.at(f"{at}/threshold/at_least", detail)
     return int(steps)
 
 

@@ -10,7 +10,7 @@ from service.privacy.accounting.rdp import mechanism_tau
 from service.privacy.accuracy.calibration import rank_of, value_of_rank
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import require_finite, variance_of_cell
-from service.privacy.accuracy.tails import tail
+from service.privacy.laws.noise_tails import tail
 from service.privacy.mechanisms import DiscreteGaussian, Gaussian, OffsetTails
 from service.privacy.numerics.numbers import ball, ceiling, precision
 from service.privacy.planning.least_noise import CalibratedNoise, NoSuchNoise, Target, delta_of_cells, least_gaussian

@@ -80,7 +80,8 @@ def _sole_mechanism(part: Plan) -> Mechanism | None:
 
 
 def laws_of(level: Level) -> tuple[NoiseLaw, NoiseLaw, NoiseLaw] | None:
-    """Return the noise of a level's total, step 1 and step 2, in this order; None if it is not in whole counts."""
+    """Return the noise of a level's total, step 1 and step 2, in this order; None unless all are drawn as integers."""
     mechanisms = (level.total, level.step_1, level.step_2)
-    total, step_1, step_2 = (one.noise_law() if one.DRAWN and one.unit == 1 else None for one in mechanisms)
+    whole = all(one.DRAWN and one.unit == 1 and one.threshold is None for one in mechanisms)
+    total, step_1, step_2 = (one.noise_law() if whole else None for one in mechanisms)
     return None if total is None or step_1 is None or step_2 is None else (total, step_1, step_2)

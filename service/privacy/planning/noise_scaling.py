@@ -25,16 +25,17 @@ def scaled(plan: Plan, multiplier: Fraction) -> Plan:
 def noise_multiplier(plan: Plan, fits: Callable[[Plan], bool]) -> Fraction | None:
     """Return the smallest multiple of 1e-6 by which every noise scale must grow so that the plan fits.
 
-    None if more noise does not help: the plan has a guarantee without a noise scale, or almost nothing is left.
+    None if more noise does not help: the plan has a guarantee without a noise scale, or a threshold, which more noise
+    carries more counts over, or almost nothing is left.
 
     Args:
         plan: does not fit as it is.
-        fits: tells whether a plan fits; it is monotone, because more noise never costs more.
+        fits: tells whether a plan fits; it is monotone, because more noise never costs more without a threshold.
 
     Returns:
         A multiple of 1e-6 above 1 that fits, at most 1e-6 of itself above the smallest one.
     """
-    if not all(mechanism.ADDITIVE for mechanism in mechanisms_of(plan)):
+    if not all(mechanism.ADDITIVE and mechanism.threshold is None for mechanism in mechanisms_of(plan)):
         return None
     high = 2 * _FINEST
     while not fits(scaled(plan, Fraction(high, _FINEST))):

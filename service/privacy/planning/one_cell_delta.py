@@ -6,9 +6,9 @@ from fractions import Fraction
 from flint import arb
 from scipy.special import log_ndtr  # type: ignore[import-untyped]  # it publishes no types
 
-from service.privacy.accuracy.tails import tail
 from service.privacy.laws.loss_laws import OsgtLoss
 from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_tails import tail
 from service.privacy.numerics.numbers import ball, ceiling
 
 

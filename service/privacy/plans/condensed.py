@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
-from service.privacy.mechanisms import Mechanism
+from service.privacy.mechanisms import Mechanism, without_threshold
 from service.privacy.numerics.keyed import Keyed
 
 
@@ -43,7 +43,8 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
 
     ``group`` is pushed down to here: it multiplies sensitivities (``docs/mathematics/group-privacy.md``). A mechanism
     with ``moves`` is a division into its alternatives, of which a record does one: the composition of as many
-    mechanisms as it moves cells, each at its distance.
+    mechanisms as it moves cells, each at its distance. What a threshold costs is a part beside the noise, so that no
+    other code need know of it.
     """
     if plan.moves:
         alternatives = (
@@ -51,13 +52,16 @@ def condense_leaf(plan: Mechanism, size: int) -> Condensed:
             for alternative in plan.moves
         )
         return replace(condense_division(alternatives, 1, size), fixed=True)
-    nameless = plan
+    nameless, keys = without_threshold(plan, size)
     if plan.name is not None or plan.tags or plan.reads or plan.partitions is not None or plan.cells_replaced:
-        nameless = replace(plan, name=None, tags=(), reads=None, partitions=None, cells_replaced=None)
+        nameless = replace(nameless, name=None, tags=(), reads=None, partitions=None, cells_replaced=None)
     mechanism, times = nameless.simplest().grouped(size) if size > 1 else (nameless.simplest(), 1)
     group = size if mechanism.ADDITIVE else 1  # for others, the whole effect of a group is known
     condensed = Condensed(mechanism, None, (), group, 1)
-    return condensed if times == 1 else condense_sequence([(condensed, times)])
+    if times == 1 and keys is None:
+        return condensed
+    beside = () if keys is None else ((Condensed(keys, None, (), 1, 1), 1),)
+    return condense_sequence([(condensed, times), *beside])
 
 
 def _moved_by(plan: Mechanism, distance: Fraction | int) -> Mechanism:

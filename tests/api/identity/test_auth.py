@@ -209,6 +209,7 @@ ALLOWED: dict[tuple[str, str], tuple[str, Any]] = {
     ("POST", "/v1/conversions"): (_ANYBODY, {"rho": 1, "delta": "1e-6"}),
     ("POST", "/v1/calibrations/moe"): (_ANYBODY, {"mechanism": "geometric", "moe": 6}),
     ("POST", "/v1/calibrations/noise"): (_ANYBODY, {"mechanism": "gaussian", "epsilon": 1, "delta": "1e-6"}),
+    ("POST", "/v1/calibrations/threshold"): (_ANYBODY, examples.THRESHOLD),
     ("POST", "/v1/calibrations/allocation"): (_ANYBODY, examples.ALLOCATION),
     ("POST", "/v1/calibrations/comparison"): (_ANYBODY, {**examples.COMPARISON, "cells": [1]}),
     ("POST", "/v1/accuracy"): (_ANYBODY, examples.ACCURACY),

@@ -280,6 +280,14 @@ def test_every_node_of_a_plan_is_in_its_composition(embedded: Client) -> None:
         assert beyond[1] <= 0.05 < beyond[0]
 
 
+def test_suppression_is_stated(embedded: Client) -> None:
+    account = _open(embedded, definition="zcdp", rho=1, delta="1e-3")
+    for plan, stated in ((pure("0.1"), False), (pure("0.1") | {"threshold": {"at_least": 200}}, True)):
+        said = _entry(embedded, f"{account}/releases/{release(embedded, plan)['id']}")["deployment"]["implementation"]
+        assert ("threshold = (at_least = 200)" in said["mechanisms"]) is stated
+        assert ("Margins of error then hold before suppression." in said["mechanisms"]) is stated
+
+
 def test_of_a_large_plan_not_all_is_listed(embedded: Client) -> None:
     account = _open(embedded, definition="zcdp", rho=1)
     parts = [{"type": "group", "size": 1, "part": pure(f"1/{1000 + number}")} for number in range(300)]

@@ -15,8 +15,9 @@ from sqlalchemy import Connection, select, text
 
 from service.errors import Altered, Conflict, NotFound, Unavailable
 from service.ledger.accounts import account_order, account_rows, accounts
-from service.ledger.draws import count_codec
+from service.ledger.draws import count_codec, draws, places as draw_places
 from service.ledger.draws.partitions import total
+from service.ledger.draws.stored_draws import Turn
 from service.ledger.installation.sealing import sealed_rows
 from service.ledger.installation.signing import Signer, signer_of
 from service.ledger.journal import canonical_json, chains, journal
@@ -31,7 +32,9 @@ from service.ledger.verification.adoption import adopt
 from service.ledger.verification.export_reader import BadExport, Reader
 from service.ledger.verification.imports import rebuild
 from service.ledger.verification.verify import verify
-from tests.ledger.charging import SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal
+from service.privacy.plans.notation import read_plan
+from service.privacy.plans.walking import mechanisms_of
+from tests.ledger.charging import ANN, SECRET, account_of, bind_as_before, charge, entries_of, open_account, unseal
 from tests.ledger.ledgers import (
     ACTIONS,
     NAMES,
@@ -116,6 +119,26 @@ def test_a_ledger_with_everything_in_it_is_rebuilt_from_its_export(
     assert _contents(copy) == _contents(original)
     for name in NAMES:
         assert entries_of(copy, name) == entries_of(original, name)
+
+
+def test_keys_that_reached_a_threshold_are_rebuilt(new_database: Callable[[], Database], signer: Signer) -> None:
+    original, copy = new_database(), new_database()
+    open_account(original, definition="pure", epsilon="9", delta="0.1")
+    plan = {"type": "geometric", "epsilon": "1", "threshold": {"at_least": 9}}
+    (charged,) = charge(original, plan)
+    (mechanism,) = mechanisms_of(read_plan(plan))
+    sealed = draws.seal(draw_places.place_of(mechanism, mechanism, Turn()), np.array([9, 12]), ("é", "a key"))
+    draws.draw(original, ANN, "people", charged.id, sealed)
+    file = exported(original, signer)
+    _imported(copy, file, signer)
+    assert _contents(copy) == _contents(original)
+    with copy.read() as connection:
+        assert verify(connection, "people").valid
+    line = next(number for number, one in enumerate(file.splitlines()) if b'"noisy"' in one)
+    stored = json.loads(file.splitlines()[line])["noisy"]
+    forged = count_codec.pack(np.array([9, 12]), ("é", "another key"))
+    with pytest.raises(BadExport):
+        _imported(new_database(), file.replace(stored.encode(), base64.b64encode(forged)), signer)
 
 
 def test_a_family_is_exported_together_and_another_is_not(database: Database, signer: Signer) -> None:

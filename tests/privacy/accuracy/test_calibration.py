@@ -17,6 +17,7 @@ from service.privacy.accuracy.calibration import (
     safetab_sigma_squared,
 )
 from service.privacy.accuracy.tails import coverage, margin_of_error
+from service.privacy.laws import noise_tails
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
 
 mp: Any = mpmath.MPContext()  # a context of our own: precision is not shared with other tests
@@ -171,7 +172,7 @@ def test_a_calibration_evaluates_few_tails(
 ) -> None:
     """A plan of a hundred levels calibrates a hundred mechanisms: each takes a few balls and not one for each bit."""
     computed: list[int] = []
-    tail = tails.tail
+    tail = noise_tails.tail
 
     def counted(law: NoiseLaw, margin: int) -> Any:
         computed.append(margin)

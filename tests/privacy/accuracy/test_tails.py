@@ -10,8 +10,9 @@ from flint import arb, ctx
 from hypothesis import given, strategies as st
 
 from service.privacy.accuracy import tails
-from service.privacy.accuracy.tails import coverage, excess_of, is_within, margin_of_error, smallest, tail
+from service.privacy.accuracy.tails import coverage, excess_of, is_within, margin_of_error, smallest
 from service.privacy.laws.noise_law import NoiseLaw
+from service.privacy.laws.noise_tails import tail
 from tests.oracles.files import rows
 
 ROWS = rows("margin_of_error")

@@ -170,7 +170,11 @@ class IntegerContract(MechanismContract):
         log_mass, factor = self.log_mass(mechanism), mp.exp(number(epsilon))
         p = oracle.pmf(log_mass)
         moved = (p[x] - factor * p.get(x - mechanism.sensitivity, 0) for x in p)
-        return mp.fsum(one for one in moved if one > 0)
+        of_noise = mp.fsum(one for one in moved if one > 0)
+        if mechanism.threshold is None:
+            return of_noise
+        published = mp.fsum(p[x] for x in p if x + mechanism.sensitivity >= mechanism.threshold)
+        return published + (1 - published) * of_noise  # what the charge stands for: the cell, and a key beside it
 
     def masses(self, mechanism: Any) -> dict[int, Any]:
         found: dict[int, Any] = oracle.pmf(self.log_mass(mechanism))

@@ -13,6 +13,7 @@ class TestDiscreteGaussian(IntegerContract):
         DiscreteGaussian(name="a", sigma_squared=Fraction(9)),
         DiscreteGaussian(name="b", sigma_squared=Fraction("0.8"), sensitivity=2),
         DiscreteGaussian(name="c", sigma_squared=Fraction(40), sensitivity=3, granularity=Fraction(1, 4)),
+        DiscreteGaussian(name="d", sigma_squared=Fraction(9), sensitivity=2, threshold=18),
     )
 
     def log_mass(self, mechanism: Any) -> Any:

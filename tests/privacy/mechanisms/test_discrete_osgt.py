@@ -14,6 +14,7 @@ class TestDiscreteOsgt(IntegerContract):
         DiscreteOsgt(name="b", sigma_squared=Fraction(30), m=Fraction("1.5"), sensitivity=2),
         DiscreteOsgt(name="c", sigma_squared=Fraction(12), m=Fraction(4), granularity=Fraction(10)),
         DiscreteOsgt(name="d", sigma_squared=Fraction(5), m=Fraction(0)),
+        DiscreteOsgt(name="e", sigma_squared=Fraction(9), m=Fraction(2), threshold=15),
     )
 
     def log_mass(self, mechanism: Any) -> Any:

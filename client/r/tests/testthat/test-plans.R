@@ -7,6 +7,8 @@ masses <- list(
 every <- list(
   plan_geometric(epsilon = "0.4", name = "county", tags = "county", partitions = c("01", "02"), cells = 2),
   plan_geometric(scale = "2.5", sensitivity = 3, granularity = "1.5"),
+  plan_geometric(scale = 1, threshold = plan_threshold(at_least = 300)),
+  plan_discrete_osgt(sigma_squared = 1, m = 1, granularity = "0.5", threshold = plan_threshold(at_least = "99.5")),
   plan_discrete_gaussian(sigma_squared = "1.21", partitions = 52, reads = "nothing capped"),
   plan_discrete_gaussian(rho = "1/7", sensitivity = 2, cells_replaced = 2),
   plan_discrete_osgt(sigma_squared = 4, m = "0.5"),
@@ -39,8 +41,13 @@ test_that("noise has exactly one scale", {
   expect_error(plan_gaussian(), "exactly one of sigma_squared and rho")
 })
 
+test_that("a threshold is a document of its own", {
+  expect_error(plan_geometric(scale = 1, threshold = 5), "threshold: expected a plan_threshold")
+  expect_error(plan_threshold(), "expected the argument at_least")
+})
+
 test_that("a misspelt argument is named", {
-  expect_error(plan_geometric(epsilonn = 1), "of cells, .*, tags; got epsilonn$")
+  expect_error(plan_geometric(epsilonn = 1), "of cells, .*, threshold; got epsilonn$")
   expect_error(budget_zcdp(roh = 1), "got roh$")
   expect_error(connect_ledger("http://localhost", "k", timeot = 1), "of address, key, .*; got timeot$")
 })
@@ -51,7 +58,8 @@ test_that("the service prices each plan, and it is read back", {
     expect_identical(read_plan(parsed(plan)), plan)
     body <- list(plan = privacybudgetledger:::sent(plan), neighbouring = "add_remove")
     priced <- send_request(ledger, "POST", "/v1/compositions", json = body)
-    expect_equal(priced$delta, if (is.null(plan$delta) && !identical(plan$type, "noise_table")) 0 else 1e-9)
+    expected <- if (is.null(plan$delta) && !identical(plan$type, "noise_table")) 0 else 1e-9
+    if (is.null(plan$threshold)) expect_equal(priced$delta, expected) else expect_gt(priced$delta, 0)
   }
 })
 

@@ -80,7 +80,7 @@ def register_and_draw(
     table = count_tables.read_table(upload.body, upload.most, upload.take)
     noisy, size = partial(_noisy, table), len(table.rows)
     at = f"/{count_tables.COUNT}"
-    drawn = draws.register(account, new_draw, change, noisy, size, at, "/query")
+    drawn = draws.register(account, new_draw, change, noisy, size, at, "/query", table.keys)
     return _respond(table, drawn, accept, draws.charge_header(account, drawn, change, asked=with_charge))
 
 
@@ -102,7 +102,8 @@ def draw_mechanism(
     selection = selection_of(mechanism, partition, repetition, granularity)
     table = count_tables.read_table(upload.body, upload.most, upload.take)
     noisy, size, at = partial(_noisy, table), len(table.rows), f"/{count_tables.COUNT}"
-    return _respond(table, draws.draw_of(account, release, selection, change, noisy, size, at, "/query"), accept)
+    drawn = draws.draw_of(account, release, selection, change, noisy, size, at, "/query", table.keys)
+    return _respond(table, drawn, accept)
 
 
 def _noisy(table: CountTable, law: NoiseLaw, unit: Fraction, keystream: Keystream) -> NDArray[np.int64]:
@@ -115,8 +116,8 @@ def _respond(table: CountTable, drawn: AnsweredDraw, accept: str, charge: dict[s
     if kind == JSON:
         return Streamed(json_of(record), drawn.answer.status, headers, kind)
     unit, margin = unit_of(record.mechanism), margin_of(record.mechanism)
-    names = count_tables.names_with_noisy(table)
-    parts = count_tables.rows_with_noisy(table, record.noisy, unit, margin, float(CONFIDENCE))
+    names, shown = count_tables.names_with_noisy(table), table.published(record.keys)
+    parts = count_tables.rows_with_noisy(shown, record.noisy, unit, margin, float(CONFIDENCE))
     content: Iterator[bytes | str]
     if kind == PARQUET:
         content = drawn_as_parquet(names, parts, whole=unit == 1)

@@ -9,7 +9,7 @@ from typing import Annotated, cast
 import numpy as np
 from fastapi import APIRouter, Header, Path, Query, Request, Response
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import FailFast, Field
 from sqlalchemy import Connection
 
 from service.api.arrow import streams
@@ -37,6 +37,7 @@ from service.api.publication.noisy_tables import PARQUET, stored_as_parquet
 from service.api.routes.accounts import AccountPath
 from service.api.routes.release_pricing import prepared
 from service.api.routes.releases import ReleasePath
+from service.api.schemas import count_tables
 from service.api.schemas.charges import WithCharge, charge_member
 from service.api.schemas.draw_responses import (
     DrawBody,
@@ -50,7 +51,7 @@ from service.api.schemas.draw_responses import (
     stream_of,
 )
 from service.api.schemas.exact_numbers import Label, Strict, Tags
-from service.api.schemas.granularity import Counts, Granularity, on_lattice, unit_of, units_of
+from service.api.schemas.granularity import Count, Granularity, on_lattice, unit_of, units_of
 from service.api.schemas.guarantees import CostDelta, cost_of, read_delta
 from service.api.schemas.periods import StatedPeriods
 from service.api.schemas.plan_models import Mechanism
@@ -68,6 +69,7 @@ from service.ledger.storage.writing_time import require_few_counts
 from service.noise import Keystream, add_noise
 from service.privacy.laws.noise_law import NoiseLaw
 from service.privacy.mechanisms import Mechanism as MechanismValue
+from service.privacy.partitions import EXPECTED_NAME, first_unclear
 from service.privacy.plans.walking import condense, mechanisms_of
 
 NO_DRY_RUN = {
@@ -105,10 +107,35 @@ class NewDraw(Strict):
     periods: StatedPeriods = None
 
 
+MOST_KEYS = 1 << 16
+CountsOfKeys = Annotated[
+    list[Count],
+    FailFast(),
+    Field(
+        description="True counts; they are never stored or logged. Only with keys there may be none, so that a draw"
+        " does not tell whether there are any."
+    ),
+]
+Keys = Annotated[
+    list[Label] | None,
+    FailFast(),
+    Field(
+        max_length=MOST_KEYS,
+        description="For a mechanism with a threshold: the keys of the counts, each once. Only those are stored and"
+        " answered whose noisy count reaches it.",
+    ),
+]
+
+
 class RegisterAndDraw(NewDraw):
     """A mechanism to register and draw, with the true counts."""
 
-    counts: Counts
+    counts: CountsOfKeys
+    keys: Keys = None
+
+
+Published = tuple[NDArray[np.int64], tuple[str, ...] | None]
+"""Noisy counts, with their keys where others are suppressed."""
 
 
 class DrawPlace(Strict):
@@ -134,7 +161,8 @@ class DrawSelection(DrawPlace):
 class DrawMechanism(DrawSelection):
     """The mechanism of a registered release to draw, with the true counts."""
 
-    counts: Counts
+    counts: CountsOfKeys
+    keys: Keys = None
 
 
 DrawPath = Annotated[str, Path(description="The draw's id.", examples=[examples.DRAW_ID])]
@@ -158,12 +186,14 @@ def register_and_draw(
     sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The answer is then the
     same stream with `noisy` in place of that column. Or they are sent as a table (text/csv) with a column `count`; the
     answer is the same table with `noisy` in its place, and the margin of error of each, as Parquet where Accept asks
-    for it. With application/json as Accept the answer to both is JSON, without labels. With `?with_charge=true` the
+    for it. With application/json as Accept the answer to both is JSON, without labels. A mechanism with a threshold
+    takes keys, or a table with a column `key`; what does not reach it is not stored. With `?with_charge=true` the
     header X-Charge has the charge in the definition of the account's budget, and its part of the budget. A draw that
     would take more than two seconds to write is refused with 422: one of more than some 41 million counts on SQLite, 10
     million on PostgreSQL. Draw more in parts.
     """
-    drawn = register(account, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
+    noisy, size = noisy_counts(body.counts), len(body.counts)
+    drawn = register(account, body, change, noisy, size, "/counts", keys=body.keys)
     return respond_drawn(drawn, charge_header(account, drawn, change, asked=with_charge))
 
 
@@ -190,15 +220,23 @@ def draw_mechanism(account: AccountPath, release: ReleasePath, body: DrawMechani
     Counts may also be sent as an Arrow IPC stream with an int64 column `count`, with the other fields in the query. The
     answer is then the same stream with `noisy` in place of that column; likewise a table (text/csv), with the margins
     of error, as Parquet where Accept asks for it. With application/json as Accept the answer to both is JSON, without
-    labels. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
+    labels. A mechanism with a threshold takes keys, or a table with a column `key`; what does not reach it is not
+    stored. A draw that would take more than two seconds to write is refused with 422: one of more than some 41 million
     counts on SQLite, 10 million on PostgreSQL.
     """
-    drawn = draw_of(account, release, body, change, noisy_counts(body.counts), len(body.counts), "/counts")
-    return respond_drawn(drawn)
+    noisy, size = noisy_counts(body.counts), len(body.counts)
+    return respond_drawn(draw_of(account, release, body, change, noisy, size, "/counts", keys=body.keys))
 
 
 def register(
-    account: str, new_draw: NewDraw, change: Change, noisy: AddNoise, size: int, at: str, below: str = ""
+    account: str,
+    new_draw: NewDraw,
+    change: Change,
+    noisy: AddNoise,
+    size: int,
+    at: str,
+    below: str = "",
+    keys: Sequence[str] | None = None,
 ) -> AnsweredDraw:
     """Charge a release of one mechanism and store its draw.
 
@@ -210,10 +248,12 @@ def register(
         size: how many counts there are.
         at: the pointer of the counts.
         below: the pointer under which faults of the fields are reported.
+        keys: of the counts, where the mechanism has a threshold.
     """
     require(change.principal, "pipeline", account)
     require_few_counts(change.database.kind, size, at)
     model, mechanism = drawn_mechanism(new_draw, below)
+    _check_keys(mechanism, keys, size, below)
     delta = read_delta(new_draw.delta, f"{below}/delta")
     new = NewRelease(
         new_draw.name,
@@ -226,9 +266,9 @@ def register(
         periods_at=f"{below}/periods",
     )
     # The counts come first: an error in them is reported before the account is read.
-    drawn = _noise_units(mechanism, noisy, change.keystream(), below)
+    drawn, published = _published(mechanism, _noise_units(mechanism, noisy, change.keystream(), below), keys)
     (ready,), _ = prepared(change, account, [new], costs=False)
-    return change.write(draws.register_and_draw, ready, drawn)
+    return change.write(draws.register_and_draw, ready, drawn, published)
 
 
 def charge_header(account: str, drawn: AnsweredDraw, change: Change, *, asked: bool) -> dict[str, str]:
@@ -261,12 +301,14 @@ def draw_of(
     size: int,
     at: str,
     below: str = "",
+    keys: Sequence[str] | None = None,
 ) -> AnsweredDraw:
     """Store a draw of a mechanism of a registered release; the arguments are those of ``register``."""
 
-    def values(mechanism: MechanismValue) -> NDArray[np.int64]:
+    def values(mechanism: MechanismValue) -> Published:
+        _check_keys(mechanism, keys, size, below)
         unit_of(mechanism, selection.granularity, below)
-        return _noise_units(mechanism, noisy, change.keystream(), below)
+        return _published(mechanism, _noise_units(mechanism, noisy, change.keystream(), below), keys)
 
     require(change.principal, "pipeline", account)
     require_few_counts(change.database.kind, size, at)
@@ -278,7 +320,7 @@ def store_values(
     release: str,
     selection: DrawPlace,
     change: Change,
-    values: Callable[[MechanismValue], NDArray[np.int64]],
+    values: Callable[[MechanismValue], Published],
     below: str = "",
 ) -> AnsweredDraw:
     """Store what a mechanism of a registered release draws, once.
@@ -288,16 +330,18 @@ def store_values(
         release: the release's id.
         selection: the mechanism and its turn.
         change: the request.
-        values: draws for the mechanism.
+        values: draws for the mechanism; returns what is published, with its keys where others are suppressed.
         below: the pointer under which faults of the fields are reported.
     """
     place = _place(account, release, selection, change, below)
     mechanism = place.mechanism
     places.check_turn(place, f"{below}/repetition")
     names = [] if selection.partition is None else [selection.partition]
+    if names and mechanism.threshold is not None and (mechanism.partitions is None or not mechanism.partitions.names):
+        raise InvalidInput.at(f"{below}/partition", _UNNAMED)
     named, required = f"{below}/partition", change.require_partitions
     refusal = partitions.refusal(mechanism, names, lambda _: named, required=required)
-    drawn = draws.seal(place, values(mechanism))
+    drawn = draws.seal(place, *values(mechanism))
     return change.write(draws.draw, account, release, drawn, refusal)
 
 
@@ -455,6 +499,52 @@ def _noise_units(mechanism: MechanismValue, noisy: AddNoise, keystream: Keystrea
         return noisy(law, unit_of(mechanism), keystream)
     except ValueError as error:  # the law is too wide for 64-bit results; the message names the limit, not a count
         raise InvalidInput.at(pointer, str(error)) from None
+
+
+_UNNAMED = (
+    "expected a partition that the plan names, or none, as the mechanism has a threshold: the journal keeps the name"
+    " of a partition also where all of its counts are suppressed"
+)
+
+
+def _check_keys(mechanism: MechanismValue, keys: Sequence[str] | None, size: int, below: str) -> None:
+    """Require keys where a mechanism has a threshold, and in JSON none elsewhere.
+
+    Raises:
+        InvalidInput: there are none or other ones; no fault names a key, which may be secret.
+    """
+    at = f"/{count_tables.KEY}" if below else "/keys"
+    if keys is None and not size:
+        raise InvalidInput.at("/counts", "expected a list of at least 1, got 0")
+    if mechanism.threshold is None:
+        if keys is not None and not below:  # a column of a table may have any name
+            raise InvalidInput.at(at, "expected none: the mechanism has no threshold, so all counts are published")
+        return
+    if keys is None and below:
+        detail = f"expected JSON with keys, or a table with a column named {count_tables.KEY}, as it has a threshold"
+        raise InvalidInput.at(f"{below}/mechanism", detail)
+    if keys is None:
+        raise InvalidInput.at(at, "expected the keys of the counts, as the mechanism has a threshold")
+    if len(keys) > MOST_KEYS:
+        raise InvalidInput.at(at, f"expected at most {MOST_KEYS} keys; draw partitions that the plan names")
+    if len(keys) != size:
+        raise InvalidInput.at(at, "expected as many keys as there are counts")
+    if len(set(keys)) < size:
+        raise InvalidInput.at(at, "expected each key once")
+    wrong = first_unclear(keys)
+    if wrong is not None:
+        raise InvalidInput.at(f"{at}/{wrong}", EXPECTED_NAME)
+
+
+def _published(mechanism: MechanismValue, noisy: NDArray[np.int64], keys: Sequence[str] | None) -> Published:
+    """Return the noisy counts that are published, with their keys where others are suppressed.
+
+    They are ordered by their keys: the order in which they were sent may depend on the others, or on the true counts.
+    """
+    if mechanism.threshold is None or keys is None:
+        return noisy, None
+    places = sorted(np.flatnonzero(noisy >= mechanism.threshold).tolist(), key=keys.__getitem__)
+    return noisy[places], tuple(keys[place] for place in places)
 
 
 def respond_drawn(drawn: AnsweredDraw, headers: dict[str, str] | None = None) -> Response:

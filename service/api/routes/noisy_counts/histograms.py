@@ -189,6 +189,9 @@ def _table(body: Histogram) -> Table:
     if faults:
         raise InvalidInput(faults)
     _, mechanism = drawn_mechanism(body)
+    if mechanism.threshold is not None:
+        detail = "expected none: all cells of a table are published, and its margins and totals add up all of them"
+        raise InvalidInput.at("/mechanism/threshold", detail)
     law = law_of(mechanism, "/mechanism")
     blocks = None if body.adjust == "none" else blocks_of(shape, _published(body, unit_of(mechanism)))
     table = Table(shape, [tuple(map(names.index, margin)) for margin in body.margins], {}, blocks)

@@ -5,14 +5,13 @@ from typing import Annotated
 
 import numpy as np
 from fastapi import APIRouter, Response
-from numpy.typing import NDArray
 from pydantic import FailFast, Field, WithJsonSchema
 
 from service.api.http.dependencies import Changing, heavy_in_helpers, in_writers
 from service.api.identity.auth import require
 from service.api.openapi import examples
 from service.api.routes.accounts import AccountPath
-from service.api.routes.noisy_counts.draws import DrawPlace, DrawRoute, respond_drawn, store_values
+from service.api.routes.noisy_counts.draws import DrawPlace, DrawRoute, Published, respond_drawn, store_values
 from service.api.routes.releases import ReleasePath
 from service.api.schemas.draw_responses import SelectionBody
 from service.api.schemas.exact_numbers import EXACT_SCHEMA
@@ -67,11 +66,11 @@ def select_candidate(account: AccountPath, release: ReleasePath, body: SelectCan
     first answer. The answer has the place of the candidate; the scores are not kept.
     """
 
-    def selected(mechanism: Mechanism) -> NDArray[np.int64]:
+    def selected(mechanism: Mechanism) -> Published:
         rate = mechanism.score_rate()
         if rate is None:
             raise InvalidInput.at("/mechanism", "expected a mechanism that selects, as exponential does")
-        return np.array([select(body.scores, rate, change.keystream())], np.int64)
+        return np.array([select(body.scores, rate, change.keystream())], np.int64), None
 
     require(change.principal, "pipeline", account)
     return respond_drawn(store_values(account, release, body, change, selected))

@@ -133,9 +133,8 @@ def _tabulate(
     level = find_level(plan, tabulation.level)
     laws = None if level is None else laws_of(level)
     if level is None or laws is None:
-        raise InvalidInput.at(
-            f"{below}/level", "expected the name of one level of the release's plan, with integer noise"
-        )
+        expected = "expected the name of one level of the release's plan, with integer noise and no threshold"
+        raise InvalidInput.at(f"{below}/level", expected)
     marked = int(groups.counts.total_only.sum())
     most = marked + (len(groups.names) - marked) * max(SIZES)  # the details are not known before noise is drawn
     require_few_counts(change.database.kind, most, groups.pointer)
