@@ -269,11 +269,11 @@ class Discrete(Mechanism):
         granularity: counts.
         threshold: the least noisy count that is published, of keys that the data contain, in units of granularity;
             None: every count is published. Its losses are those of the noise; ``new_keys`` has what it costs beside.
+            Only kinds of noise that have the field ``THRESHOLD`` may have one, as the price needs a proof.
     """
 
     ADDITIVE = DRAWN = True
     BEFORE = (TAGS, READS, NAME, *CELLS, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
-    AFTER = (THRESHOLD,)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -288,7 +288,7 @@ class Discrete(Mechanism):
     def read(cls, document: Document, at: str, **shared: Any) -> Self:
         sensitivity, unit = read_lattice(document, at)
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
-        threshold = read_threshold(document, at, unit)
+        threshold = read_threshold(document, at, unit) if THRESHOLD in cls.AFTER else None
         lattice: dict[str, Any] = {"sensitivity": sensitivity, "granularity": unit, "threshold": threshold}
         return cls(**own, **lattice, **read_cells(document), **shared)
 
