@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from service.privacy.fields import THRESHOLD
 from service.privacy.grammar import ABOVE_0, AT_LEAST_0, Constant, Either, Field, WholeNumber
 from service.privacy.laws.loss_laws import ListedLoss, LossMasses
 from service.privacy.laws.noise_law import Masses
@@ -74,7 +75,7 @@ def _of_type(kind: type[Mechanism], *, replaced: bool) -> st.SearchStrategy[Mech
     if kind.ADDITIVE:
         fields |= {"cells": st.none() | whole, "cells_added": st.none() | whole if replaced else st.none()}
         fields["sensitivity"] = whole if issubclass(kind, Discrete) else figures
-    if issubclass(kind, Discrete):
+    if THRESHOLD in kind.AFTER:
         fields["threshold"] = st.none() | st.integers(1, 400)
     return st.builds(kind, tags=tags, **fields)
 

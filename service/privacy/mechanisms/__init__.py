@@ -2,6 +2,7 @@
 
 from typing import TypeGuard
 
+from service.privacy.fields import THRESHOLD
 from service.privacy.mechanisms.above_threshold import AboveThreshold
 from service.privacy.mechanisms.base import Continuous, Discrete, Mechanism
 from service.privacy.mechanisms.declared import Declaration, Declared
@@ -62,8 +63,8 @@ def is_offset_tails(mechanism: Mechanism) -> TypeGuard[OffsetTails]:
 
 
 def takes_threshold(mechanism: Mechanism) -> TypeGuard[Discrete]:
-    """Return whether a mechanism can have a threshold: it adds integer noise whose mass falls on either side of 0."""
-    return isinstance(mechanism, Discrete) and not isinstance(mechanism, NoiseTable)
+    """Return whether a mechanism can have a threshold: its noise is integer, symmetric and unimodal."""
+    return isinstance(mechanism, Discrete) and THRESHOLD in mechanism.AFTER
 
 
 __all__ = [

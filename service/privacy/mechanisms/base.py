@@ -284,11 +284,11 @@ class Discrete(Mechanism):
         granularity: counts.
         threshold: the least noisy count that is published, of keys that the data contain, in units of granularity;
             None: every count is published. Its losses are those of the noise; ``new_keys`` has what it costs beside.
+            Only kinds of noise that have the field ``THRESHOLD`` may have one, as the price needs a proof.
     """
 
     ADDITIVE = DRAWN = True
     BEFORE: ClassVar[Fields] = (TAGS, READS, NAME, *CELLS, MOVES, PARTITIONS, WHOLE_SENSITIVITY, GRANULARITY)
-    AFTER: ClassVar[Fields] = (THRESHOLD,)
 
     sensitivity: int = 1
     granularity: Fraction = Fraction(1)
@@ -305,7 +305,7 @@ class Discrete(Mechanism):
         moves = read_moves(document, at, partial(_lattice_steps, distance=MOVED_BY, unit=unit))
         sensitivity = int(largest_move(moves) or sensitivity)
         own = read_fields(cls.FIELDS, document, at, Scale(sensitivity, unit))
-        threshold = read_threshold(document, at, unit)
+        threshold = read_threshold(document, at, unit) if THRESHOLD in cls.AFTER else None
         lattice: dict[str, Any] = {"sensitivity": sensitivity, "granularity": unit, "threshold": threshold}
         return cls(**own, **lattice, moves=moves, **read_cells(document), **shared)
 

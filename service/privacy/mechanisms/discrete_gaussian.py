@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
-from service.privacy.fields import variance_or_rho
+from service.privacy.fields import THRESHOLD, variance_or_rho
 from service.privacy.laws.divergences import discrete_gaussian
 from service.privacy.laws.loss_laws import DiscreteGaussianLoss
 from service.privacy.laws.noise_law import NoiseLaw
@@ -34,6 +34,7 @@ class DiscreteGaussian(Discrete):
     LABEL = "discrete Gaussian"
     PARAMETER = "sigma_squared"
     FIELDS = (variance_or_rho("Of the mass proportional to exp(-x²/(2 sigma²))."),)
+    AFTER = (THRESHOLD,)
 
     sigma_squared: Fraction
 

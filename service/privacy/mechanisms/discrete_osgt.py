@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields, replace
 from fractions import Fraction
 from typing import ClassVar, Self
 
-from service.privacy.fields import offset_tails
+from service.privacy.fields import THRESHOLD, offset_tails
 from service.privacy.laws.loss_laws import DiscreteOsgtLoss
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
 from service.privacy.laws.offset_tails import osgt_bounds
@@ -33,6 +33,7 @@ class DiscreteOsgt(Discrete):
         "Of the mass proportional to exp(-x²/(2 sigma²) - |x| m/sigma²).",
         "The offset of the tails, at least 0, in counts; 0 is the discrete Gaussian.",
     )
+    AFTER = (THRESHOLD,)
     on_integers: ClassVar[bool] = True
 
     sigma_squared: Fraction

@@ -4,7 +4,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Self
 
-from service.privacy.fields import scale_or_epsilon
+from service.privacy.fields import THRESHOLD, scale_or_epsilon
 from service.privacy.laws.divergences import geometric
 from service.privacy.laws.loss_laws import LadderLoss
 from service.privacy.laws.noise_law import NoiseLaw
@@ -28,6 +28,7 @@ class Geometric(Discrete):
     LABEL = "geometric"
     PARAMETER = "scale"
     FIELDS = (scale_or_epsilon("b of the mass proportional to exp(-|x|/b), in counts."),)
+    AFTER = (THRESHOLD,)
 
     scale: Fraction
 

@@ -85,9 +85,8 @@ class NoiseTable(Discrete):
 
     TYPE = "noise_table"
     LABEL = "noise table"
-    # Groups of moves, and thresholds, need noise whose mass falls on either side of 0.
+    # Groups of moves need log-concave noise.
     BEFORE: ClassVar[Fields] = tuple(field for field in Discrete.BEFORE if field is not MOVES)
-    AFTER: ClassVar[Fields] = ()
     FIELDS = (_MASSES, _ROWS)
 
     rows: tuple[Masses, ...]

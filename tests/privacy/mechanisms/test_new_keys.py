@@ -15,10 +15,19 @@ from service.privacy.accounting.pricing import estimate_price, price
 from service.privacy.accounting.privacy_filter import ORDERS
 from service.privacy.accounting.pure import plan_delta, plan_epsilon
 from service.privacy.accounting.zcdp import plan_rho
-from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Geometric, NewKeys, without_threshold
+from service.privacy.fields import THRESHOLD
+from service.privacy.mechanisms import (
+    MECHANISMS as MECHANISM_KINDS,
+    DiscreteGaussian,
+    DiscreteOsgt,
+    Geometric,
+    NewKeys,
+    without_threshold,
+)
 from service.privacy.plans import Choice, Group, Parallel, Plan, Repeat, Sequence as InSequence
 from service.privacy.plans.walking import Neighbouring, condense, leaves
 from service.privacy.tight import TightProfile
+from tests.privacy.mechanisms.examples import contract_of, examples
 from tests.privacy.reference import exactly, mp, oracle, plan_tau
 
 ADD, REPLACE = Neighbouring.ADD_REMOVE, Neighbouring.REPLACE_ONE
@@ -286,6 +295,15 @@ def test_all_notions_see_the_noise_and_the_keys_apart() -> None:
         replace(MECHANISMS[0], threshold=None),
         None,
     )
+
+
+def test_only_noise_that_is_symmetric_and_falls_from_0_takes_a_threshold() -> None:
+    kinds = [kind for kind in MECHANISM_KINDS.values() if THRESHOLD in kind.AFTER]
+    assert {Geometric, DiscreteGaussian, DiscreteOsgt} <= set(kinds)
+    for kind in kinds:
+        for example in examples(kind):
+            masses = contract_of(kind)().masses(example)
+            assert all(masses[x] == masses[-x] and masses[x] <= masses[x - 1] for x in masses if x > 0)
 
 
 def test_a_lattice_of_another_unit_costs_the_same() -> None:
