@@ -1,6 +1,8 @@
 """Route of calibrations: noise parameters from accuracy targets."""
 
+from collections.abc import Callable
 from fractions import Fraction
+from functools import partial
 from typing import Any, Literal
 
 from fastapi import APIRouter, Response
@@ -29,7 +31,6 @@ from service.privacy.accuracy.calibration import (
 from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.tails import coverage
 from service.privacy.mechanisms import DiscreteGaussian, DiscreteOsgt, Gaussian, Geometric, Laplace, Osgt
-from service.privacy.mechanisms.base import Discrete
 from service.privacy.numerics.numbers import parse_exact
 from service.privacy.plans.notation import write_plan
 from service.privacy.plans.walking import Neighbouring
@@ -119,11 +120,11 @@ def _number(value: Fraction) -> int | float:
 def _calibrated(body: MarginTarget) -> tuple[AdditiveNoise, float]:
     """Return the mechanism that meets a target, and its coverage."""
     kind, confidence, m = _KINDS[body.mechanism], parse_exact(body.confidence), _offset(body)
-    whole = issubclass(kind, Discrete)
+    whole = kind.DRAWN
     margin: Fraction = Fraction(read_margin(body.moe, "/moe")) if whole else parse_exact(body.moe)
     if not whole and not SMALLEST_CONTINUOUS <= margin <= LARGEST_INTEGER:
         raise InvalidInput.at("/moe", "expected a number of at least 1e-9 and at most 2^53 for continuous noise")
-    if body.method == "safetab" and kind not in (Geometric, DiscreteGaussian):
+    if body.method == "safetab" and (kind.PARAMETER is None or not whole):
         raise InvalidInput.at("/method", "expected exact: the safetab method is one of geometric and discrete_gaussian")
     if body.method == "safetab" and confidence != SAFETAB_CONFIDENCE:
         raise InvalidInput.at("/confidence", "expected 0.95, the only confidence of the safetab method")
@@ -156,6 +157,20 @@ def _offset(body: MarginTarget) -> Fraction | None:
     return m
 
 
+_EXACT: dict[tuple[str, bool], Callable[..., Fraction]] = {
+    ("scale", True): margin_to_scale,
+    ("scale", False): continuous_margin_to_scale,
+    ("sigma_squared", True): margin_to_sigma_squared,
+    ("sigma_squared", False): continuous_margin_to_sigma_squared,
+}
+"""The searches by the parameter, and by whether the noise is whole."""
+_OFFSET_TAILS: dict[bool, Callable[..., Fraction]] = {
+    True: margin_to_offset_tails,
+    False: continuous_margin_to_sigma_squared,
+}
+_SAFETAB: dict[str, Callable[..., Fraction]] = {"scale": safetab_scale, "sigma_squared": safetab_sigma_squared}
+
+
 def _parameters(
     kind: type[AdditiveNoise], margin: Fraction, confidence: Fraction, m: Fraction | None, method: str
 ) -> dict[str, Any]:
@@ -164,18 +179,13 @@ def _parameters(
     Raises:
         ValueError: the margin or the confidence is out of range.
     """
-    exact = method == "exact"
-    if kind is Geometric:
-        return {"scale": margin_to_scale(int(margin), confidence) if exact else safetab_scale(int(margin))}
-    if kind is Laplace:
-        return {"scale": continuous_margin_to_scale(margin, confidence)}
-    if kind is Gaussian:
-        return {"sigma_squared": continuous_margin_to_sigma_squared(margin, confidence)}
-    if kind is DiscreteGaussian:
-        square = margin_to_sigma_squared(int(margin), confidence) if exact else safetab_sigma_squared(int(margin))
-        return {"sigma_squared": square}
-    if kind is DiscreteOsgt:
-        square = margin_to_offset_tails(int(margin), confidence, m)
-    else:
-        square = continuous_margin_to_sigma_squared(margin, confidence, m)
+    limit = int(margin) if kind.DRAWN else margin
+    if kind.PARAMETER is not None:
+        search = (
+            _SAFETAB[kind.PARAMETER]
+            if method == "safetab"
+            else partial(_EXACT[kind.PARAMETER, kind.DRAWN], confidence=confidence)
+        )
+        return {kind.PARAMETER: search(limit)}
+    square = _OFFSET_TAILS[kind.DRAWN](limit, confidence, m)
     return {"sigma_squared": square, "m": usual_offset(square) if m is None else m}

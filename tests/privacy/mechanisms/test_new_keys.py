@@ -154,7 +154,7 @@ def test_a_replaced_record_is_covered(mechanism: Noise) -> None:
 
 
 @pytest.mark.parametrize(
-    ("cells", "added", "keys"), [(None, None, 1), (3, None, 2), (4, 2, 2), (2, 2, 2), (None, 3, 3)]
+    ("cells", "added", "keys"), [(None, None, 1), (3, None, 3), (4, 2, 2), (2, 2, 2), (None, 3, 3)]
 )
 def test_a_replaced_record_can_make_as_many_keys_appear_as_an_added_one(
     cells: int | None, added: int | None, keys: int
