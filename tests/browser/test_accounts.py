@@ -219,7 +219,7 @@ def test_an_account_is_opened_described_and_handed_in(steward: Page) -> None:
     steward.get_by_label("Name").fill("opened-here")
     steward.get_by_role("button", name="Open the account").click()
     expect(steward.get_by_role("status")).to_have_text("The account was opened.")
-    expect(steward.get_by_text("0 % spent or held")).to_be_visible()
+    expect(steward.get_by_text("0 % spent")).to_be_visible()
     steward.get_by_role("link", name="Description", exact=True).click()
     steward.get_by_role("link", name="Intended use").click()
     steward.get_by_label("Intended use").fill("Planning\nof schools")

@@ -16,7 +16,7 @@ def test_a_share_is_opened_under_an_account_that_shows_it(steward: Client, api: 
     above = steward.get("/accounts/nation").text
     assert "Where the budget is" in above
     assert "the whole budgets of 1 account under it" in above
-    assert "spent, held or allotted" in above
+    assert "spent or allotted" in above
     own = steward.get("/accounts/region").text
     assert "which has allotted this budget to it" in own
     assert "nation is charged with the new budget." in own

@@ -54,7 +54,10 @@ def test_a_strip_shows_each_period_with_its_worst_window(embedded: TestClient) -
     assert _cells(page)[0] == ["2026-01", window, "0.6", "0.85", "0.15", "3"]
     assert "3 have a quarter of the budget left or less (amber)" in page.text
     assert "1 release to all periods counts in every window" in page.text
-    assert f"<strong>85 %</strong> spent or held in the window {window}: ρ = 0.85 of 1; 0.15 left" in page.text
+    assert (
+        f"<strong>85 %</strong> spent or held in the window {window}: ρ = 0.85 (0.6 spent, 0.25 held) of 1; 0.15 left"
+        in page.text
+    )
     assert "in the data of the months t + 0 to t + 3, t + 12 to t + 15 alone" in page.text
     assert "<style" not in page.text
     assert " style=" not in page.text
@@ -74,7 +77,7 @@ def test_an_account_that_nothing_was_released_from_has_no_strip(embedded: TestCl
     assert "No release has read some periods alone." in visit.get("/accounts/panel").text
     _charge(embedded, concentrated("0.25"), "all")
     page = visit.get("/accounts/panel")
-    assert "<strong>25 %</strong> spent or held in any window" in page.text
+    assert "<strong>25 %</strong> spent in any window" in page.text
     assert _bars(page) == []
     _open(embedded, "plain")
     assert 'id="periods"' not in visit.get("/accounts/plain").text
@@ -119,7 +122,7 @@ def test_an_approximate_account_shows_its_worst_windows(embedded: TestClient) ->
     balance = json_of(embedded.get("/v1/accounts/panel/balance"))
     gauge = json_of(embedded.get("/v1/accounts/panel?with_gauge=true"))["gauge"]
     assert gauge["window"]["start"] == 1
-    assert "60 % of the budget spent or held in the window 1." in page.text
+    assert "60 % of the budget spent in the window 1." in page.text
     assert f"ε = {1 - balance['remaining']['epsilon']:.6f}"[:6] in page.text
     assert f" with the budget of 1, in the window {balance['window']['start']}." in page.text
 
@@ -251,7 +254,7 @@ def test_a_cap_beside_periods_is_set_shown_and_planned_for(embedded: TestClient)
     page = visit.get("/accounts/panel").text
     assert "A cap counts the releases of all periods together." in page
     assert "40 % of the cap is used: ρ = 0.4 of 1; 0.6 left" in page
-    assert "<strong>10 %</strong> spent or held in the window" in page
+    assert "<strong>10 %</strong> spent in the window" in page
     unstated = _press(visit, "plan", periods="2026-01")
     assert unstated.status_code == 422
     assert 'id="reads-fault"' in unstated.text

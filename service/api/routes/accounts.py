@@ -50,10 +50,12 @@ from service.ledger.accounts.caps import MOST_CAPS
 from service.ledger.accounts.earlier_releases import EarlierReleases
 from service.ledger.accounts.waiting_changes import ChangedAccount
 from service.ledger.descriptions import descriptions
+from service.ledger.releases.held_charges import has_many_holds, held_by_account
 from service.ledger.releases.settlement import has_many_due, in_list, without_due_reservations
 from service.ledger.storage import clock
 from service.ledger.storage.idempotency import Answer
 from service.privacy.accounting.privacy_filter import Definition
+from service.privacy.accounting.totals import Totals
 from service.privacy.numerics.numbers import exact_text, parse_exact
 from service.privacy.periods import read_account_periods
 from service.privacy.plans.walking import Neighbouring
@@ -257,6 +259,7 @@ _COLUMNS = (
     "name", "state", "unit", "neighbouring", "budget.definition", "budget.rho", "budget.alpha", "budget.epsilon",
     "budget.delta", "budget.declared_delta", "remaining.rho", "remaining.epsilon", "remaining.delta",
     "remaining.declared_delta", "counted", "counted_exact", "gauge.used", "gauge.used_exact", "gauge.releases",
+    "gauge.spent.used", "gauge.spent.counted", "gauge.held.used", "gauge.held.counted",
     "allotted.accounts", "allotted.counted", "parent", "funding", "approval_above", "approvers.at_least",
     "approvers.of", "description", "created_at", "changed_at", "head.seq", "head.hash",
 )  # fmt: skip
@@ -340,14 +343,23 @@ def _shown(
     now = clock.now()
     waits = sum(one.proposed is not None for one in listed)  # the accounts above each of these are read
     many = _rules_of(listed) > _MOST_RULES or waits > _MOST_WAITING
+    plain = [account for account in listed if account.periods is None]
+    many = many or (with_gauge and has_many_holds(connection, plain))
     if has_helpers and (many or has_many_due(connection, listed, now)):
         raise AnswerInHelper
     approvals = [approval_of_change(connection, account) for account in listed]
     changed = account_order.last_changes(connection, [account.id for account in listed])
     present = [in_list(connection, account, now) for account in listed]
-    body = account_with_gauge if with_gauge else account_body
+    held = held_by_account(connection, plain, now) if with_gauge else {}
+
+    def body(account: AccountRecord, approval: Approval | None) -> dict[str, Any]:
+        if not with_gauge:
+            return account_body(account, approval, judge)
+        own = held.get(account.id, Totals()) if account.periods is None else None
+        return account_with_gauge(account, approval, judge, held=own)
+
     return [
-        body(account, approval, judge) | {"changed_at": changed[account.id]}
+        body(account, approval) | {"changed_at": changed[account.id]}
         for account, approval in zip(present, approvals, strict=True)
     ]
 
@@ -402,13 +414,14 @@ def read_account(
         record = accounts.read_account(connection, account)
         many = record.windows is not None and record.windows.number > MANY_WINDOWS
         now = clock.now()
+        many = many or has_many_holds(connection, [record])
         slow = (with_gauge and many) or has_many_due(connection, [record], now)
         if slow and request.app.state.helpers is not None:
             raise AnswerInHelper
         present = without_due_reservations(connection, record, now)
         approval = approval_of_change(connection, record)
         if with_gauge:
-            return ok(account_with_fullest_window(connection, present, approval, judge))
+            return ok(account_with_fullest_window(connection, present, approval, judge, now))
         return ok(account_body(present, approval, judge))
 
 

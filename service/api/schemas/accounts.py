@@ -1,5 +1,6 @@
 """Accounts as answers show them, with the gauge of their budgets."""
 
+from fractions import Fraction
 from typing import Any, Literal
 
 from pydantic import BaseModel, Field
@@ -24,10 +25,12 @@ from service.api.schemas.periods import AccountPeriodsBody, WindowBody, account_
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.approvals import Approval
 from service.ledger.accounts.budgets import write_budget
+from service.ledger.releases.held_charges import held_by_account
+from service.ledger.spending.window_rows import EMPTY
 from service.ledger.spending.worst_windows import fullest_window
 from service.privacy.accounting.capacity import MOST_COUNTED, count_fitting, gauge
 from service.privacy.accounting.privacy_filter import spent_of_cap
-from service.privacy.accounting.totals import mean_price
+from service.privacy.accounting.totals import Totals, add_totals, mean_price, without_totals
 from service.privacy.numerics.numbers import exact_text
 from service.privacy.plans.walking import Neighbouring
 
@@ -59,6 +62,14 @@ class ProposedChangeBody(BaseModel):
     obstacle: Obstacle = None
 
 
+class GaugePart(BaseModel):
+    """A part of what a gauge counts."""
+
+    used: float | None = Field(description="As a part of the budget, as used of the gauge; rounded up. Null: infinite.")
+    counted: float | None = Field(description="Its loss, as counted of the account; rounded up. Null: infinite.")
+    counted_exact: str | None = Field(description="counted as an exact number, where it is rational and short.")
+
+
 class GaugeBody(BaseModel):
     """The used part of an account's budget, on the scale on which equal releases take equal parts.
 
@@ -70,6 +81,14 @@ class GaugeBody(BaseModel):
     used_exact: str | None = Field(description="used as an exact number, where it is short.")
     cap: str = Field(description="The cap that it is a part of: epsilon, rho, delta or declared_delta.")
     releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
+    spent: GaugePart | SkipJsonSchema[None] = Field(
+        None,
+        description="What committed releases and allotments use by themselves. Omitted where nothing is held. null where"
+        " that is not looked at: of an account with periods in a list, or where used is a bound of its windows.",
+    )
+    held: GaugePart | SkipJsonSchema[None] = Field(
+        None, description="The rest: what would be free without reservations and proposals. Omitted or null with spent."
+    )
     equal_more: int | None = Field(
         description="The exact number of further releases, each with the mean loss of the counted ones, that the"
         f" account's own budget admits; at most {MOST_COUNTED}. Null: there are none to take a mean of, or the account"
@@ -170,24 +189,68 @@ def account_body(
 
 
 def account_with_gauge(
-    account: AccountRecord, approval: Approval | None = None, judge: Judge | None = None
+    account: AccountRecord, approval: Approval | None = None, judge: Judge | None = None, *, held: Totals | None
 ) -> dict[str, Any]:
-    """Return an account as JSON, with its gauge; with periods, the gauge is a bound that no window exceeds."""
-    return account_body(account, approval, judge) | {"gauge": _gauge_body(account)}
+    """Return an account as JSON, with its gauge; with periods, the gauge is a bound that no window exceeds.
+
+    Args:
+        approval: of the change that waits, if one does.
+        judge: adds why the caller cannot approve that.
+        held: the part of the account's totals that is held; None: it is not looked at, as the account has periods.
+    """
+    return account_body(account, approval, judge) | {"gauge": _gauge_body(account, held)}
 
 
 def account_with_fullest_window(
-    connection: Connection, account: AccountRecord, approval: Approval | None, judge: Judge | None
+    connection: Connection, account: AccountRecord, approval: Approval | None, judge: Judge | None, at: str
 ) -> dict[str, Any]:
     """Return an account as JSON, with its gauge; with periods, the gauge is that of its fullest window."""
     if account.periods is None:
-        return account_with_gauge(account, approval, judge)
+        held = held_by_account(connection, [account], at).get(account.id, Totals())
+        return account_with_gauge(account, approval, judge, held=held)
     place, as_window = fullest_window(connection, account)
     window = None if place is None else account.periods.window_at(place)
-    return account_body(account, approval, judge) | {"gauge": _gauge_body(as_window) | window_member(account, window)}
+    body = _gauge_body(as_window, _held_in_window(as_window, place)) | window_member(account, window)
+    return account_body(account, approval, judge) | {"gauge": body}
 
 
-def _gauge_body(account: AccountRecord) -> dict[str, Any]:
+def _held_in_window(account: AccountRecord, place: int | None) -> Totals | None:
+    """Return what an account, as its fullest window, holds in it; None where its totals are a bound of all windows."""
+    windows = account.windows
+    if windows is None or windows.several is not None or not windows.are_few(account.weights):
+        return None
+    own = EMPTY if place is None else windows.present.get(place, EMPTY)
+    return add_totals(windows.common.held, own.held)
+
+
+def _parts(account: AccountRecord, used: Fraction | None, held: Totals | None) -> dict[str, Any]:
+    """Return the members spent and held of a gauge."""
+    if held is None:
+        return {"spent": None, "held": None}
+    if held == Totals():
+        return {}
+    budget, weights, totals = account.budget, account.weights, without_totals(account.totals, held)
+    whole, loss = spent_of_cap(budget, weights, account.totals), spent_of_cap(budget, weights, totals)
+    part = gauge(budget, weights, totals).used
+    held_part, held_loss = _rest(used, part), _rest(whole, loss)
+    if held_part == held_loss == 0:
+        return {}
+    return {"spent": _part(part, loss), "held": _part(held_part, held_loss)}
+
+
+def _rest(whole: Fraction | None, part: Fraction | None) -> Fraction | None:
+    return None if whole is None or part is None else whole - part
+
+
+def _part(used: Fraction | None, loss: Fraction | None) -> dict[str, Any]:
+    return {
+        "used": None if used is None else number_up(used),
+        "counted": None if loss is None else number_up(loss),
+        "counted_exact": None if loss is None else short_exact(loss),
+    }
+
+
+def _gauge_body(account: AccountRecord, held: Totals | None) -> dict[str, Any]:
     budget, weights, totals, number = account.budget, account.weights, account.totals, account.releases
     used, cap = gauge(budget, weights, totals)
     return {
@@ -195,6 +258,7 @@ def _gauge_body(account: AccountRecord) -> dict[str, Any]:
         "used_exact": None if used is None else short_exact(used),
         "cap": cap,
         "releases": number,
+        **_parts(account, used, held),
         "equal_more": count_fitting(budget, weights, totals, mean_price(account.of_releases, number))
         if number and account.periods is None
         else None,

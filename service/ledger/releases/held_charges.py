@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -17,6 +17,8 @@ from service.ledger.spending import window_state
 from service.ledger.storage.tables import Hold, Release
 from service.privacy.accounting.totals import Totals, add_prices
 from service.privacy.periods import set_of
+
+_MANY = 1000  # holds, each of which takes some microseconds to check
 
 
 class HeldCharge(NamedTuple):
@@ -62,13 +64,31 @@ def held_totals(connection: Connection, account: AccountRecord, at: str) -> Tota
     Raises:
         Altered: a hold is not as the service wrote it.
     """
-    counts: Counter[str] = Counter()
+    return held_by_account(connection, [account], at).get(account.id, Totals())
+
+
+def held_by_account(connection: Connection, accounts: Iterable[AccountRecord], at: str) -> Mapping[int, Totals]:
+    """Return the sum of what is held in each of some accounts without periods, by id, overdue holds left out.
+
+    Raises:
+        Altered: a hold is not as the service wrote it.
+    """
+    counts: dict[int, Counter[str]] = {}
     query = select(*reservation_rows.COLUMNS, Release.state).join(Release, Release.id == Hold.release_id)
-    for row in connection.execute(query.where(Hold.account_id == account.id)):
+    for row in connection.execute(query.where(Hold.account_id.in_([one.id for one in accounts]))):
         reservation_rows.require_seal(connection, of_held(row))
         if row.expires_at is None or row.expires_at > at:
-            counts[row.price] += 1
-    return add_prices(Totals(), [(budgets.read_price(json.loads(price)), count) for price, count in counts.items()])
+            counts.setdefault(row.account_id, Counter())[row.price] += 1
+    return {
+        account: add_prices(Totals(), [(budgets.read_price(json.loads(price)), count) for price, count in own.items()])
+        for account, own in counts.items()
+    }
+
+
+def has_many_holds(connection: Connection, accounts: Iterable[AccountRecord]) -> bool:
+    """Return whether reading what is held in some accounts takes long."""
+    query = select(Hold.release_id).where(Hold.account_id.in_([one.id for one in accounts])).limit(_MANY + 1)
+    return len(connection.execute(query).all()) > _MANY
 
 
 def with_settled_windows(

@@ -51,7 +51,8 @@ class FormFaults(Exception):
 class Column(NamedTuple):
     """A field of every row: its name, label and initial text; ``numeric`` if its text is a number.
 
-    A number of ``whole`` units has no point: 1.500 would be one unit for some people, and 1500 for others. A number of units has no percent sign, which would make 0.1 units of a margin of 10 %.
+    A number of units has no percent sign, which would make 0.1 units of a margin of 10 %. One that is ``whole`` has no
+    point before three digits either: 1.500 would be one unit for some people, and 1500 for others.
     """
 
     name: str

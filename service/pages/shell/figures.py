@@ -26,7 +26,7 @@ _MOST_FITTING = 10**6  # the largest number up to which ``/v1`` counts
 
 
 class Usage(NamedTuple):
-    """The used part of a budget: spent or held.
+    """The used part of a budget: spent, held or allotted.
 
     Attributes:
         symbol: the symbol of the loss that the budget caps.
@@ -36,6 +36,9 @@ class Usage(NamedTuple):
         percent: the used part by the account's gauge, rounded up; at most 100.
         percent_left: the rest of it, rounded down.
         by_delta: the declared deltas use a larger part of their own cap than the loss does of its cap.
+        spent, held: the losses of both, rounded up; None: nothing is held, or the answer does not tell it.
+        spent_percent, held_percent: their parts, rounded up; None likewise.
+        apart: the answer tells what is held; ``spent`` and ``held`` are None then where that is nothing.
         more: the number of further releases like the mean one that fit, in words; None if there are no releases yet.
     """
 
@@ -47,6 +50,11 @@ class Usage(NamedTuple):
     percent_left: str
     by_delta: bool
     more: str | None
+    spent: str | None = None
+    held: str | None = None
+    spent_percent: str | None = None
+    held_percent: str | None = None
+    apart: bool = True
 
 
 def usage(account: dict[str, Any]) -> Usage:
@@ -56,7 +64,21 @@ def usage(account: dict[str, Any]) -> Usage:
     by_delta = gauge["cap"] != _figure(account["budget"])
     like = "the first one" if gauge["releases"] == 1 else "the mean one"
     more = None if gauge["equal_more"] is None else more_releases(gauge["equal_more"], like)
-    return found._replace(by_delta=by_delta, more=more)
+    return found._replace(by_delta=by_delta, more=more, **_parts(gauge))
+
+
+def _parts(gauge: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what a gauge tells of its spent and its held part."""
+    if "held" not in gauge:
+        return {}
+    if gauge["held"] is None:
+        return {"apart": False}
+    found = {}
+    for name in ("spent", "held"):
+        part = part_of(gauge[name]["used"])
+        found[name] = up(part_of(gauge[name]["counted"], gauge[name]["counted_exact"]))
+        found[f"{name}_percent"] = percent(Fraction(1) if part is None else min(Fraction(1), part))
+    return found
 
 
 def cap_usage(cap: dict[str, Any]) -> Usage:

@@ -30,7 +30,7 @@ def with_point(text: str) -> str:
 
 
 def whole_text(text: str) -> str:
-    """Return a number that is whole in practice as ``with_point`` does; 1.500, which may be 1500, ends in a blank too."""
+    """Return a whole number as ``with_point`` does; 1.500, which may be 1500, ends in a blank like 1.000."""
     bare = text.strip()
     return f"{bare} " if has_points_for_thousands(bare) else with_point(bare)
 

@@ -83,12 +83,45 @@ def test_answers_without_the_query_are_as_before(client: Client) -> None:
 def test_what_is_held_is_used_until_it_is_voided(client: Client) -> None:
     open_account(client)
     held = release(client, concentrated("0.5"), reserve_for="PT1H")
-    assert _account(client)["gauge"]["used"] == 0.5
+    gauge = _account(client)["gauge"]
+    assert (gauge["used"], gauge["spent"], gauge["held"]) == (
+        0.5,
+        {"used": 0.0, "counted": 0.0, "counted_exact": "0"},
+        {"used": 0.5, "counted": 0.5, "counted_exact": "0.5"},
+    )
     void = {"reason": "withdrawn", "attestation": "nothing was published"}
     json_of(client.post(f"/v1/accounts/people/releases/{held['id']}/void", json=void))
     assert _account(client)["gauge"] | {"releases": 0} == {
         "used": 0, "used_exact": "0", "cap": "rho", "releases": 0, "equal_more": None,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("budget", [{"definition": "zcdp", "rho": "1/3"}, _APPROXIMATE])
+def test_the_held_part_is_what_would_be_free_without_it(client: Client, budget: Any) -> None:
+    open_account(client, budget=budget)
+    release(client, concentrated("0.07"))
+    before = _account(client)
+    release(client, concentrated("0.05"), reserve_for="PT1H")
+    release(client, concentrated("0.01"), reserve_for="PT1H")
+    after = _account(client)
+    spent, held = after["gauge"]["spent"], after["gauge"]["held"]
+    assert (spent["used"], spent["counted"]) == (before["gauge"]["used"], before["counted"])
+    assert held["used"] == pytest.approx(after["gauge"]["used"] - spent["used"])
+    assert held["counted"] == pytest.approx(after["counted"] - spent["counted"])
+    assert Fraction(held["used"]) + Fraction(spent["used"]) >= Fraction(after["gauge"]["used_exact"] or 0)
+    (listed,) = json_of(client.get("/v1/accounts?with_gauge=true"))["items"]
+    assert listed["gauge"] == after["gauge"]
+
+
+def test_the_held_part_of_an_account_with_periods(client: Client) -> None:
+    open_account(client, periods={"calendar": "month", "participation": {"offsets": [0]}})
+    release(client, concentrated("0.25"), periods={"list": ["2026-01"]})
+    release(client, concentrated("0.125"), periods={"list": ["2026-01"]}, reserve_for="PT1H")
+    release(client, concentrated("0.125"), periods="all", reserve_for="PT1H")
+    gauge = _account(client)["gauge"]
+    assert (gauge["used"], gauge["spent"]["counted_exact"], gauge["held"]["counted_exact"]) == (0.5, "0.25", "0.25")
+    (listed,) = json_of(client.get("/v1/accounts?with_gauge=true"))["items"]
+    assert (listed["gauge"]["used"], listed["gauge"]["spent"], listed["gauge"]["held"]) == (0.5, None, None)
 
 
 def test_an_account_above_counts_what_is_below_it_and_keeps_its_gauge_from_limited_keys(embedded: Client) -> None:
