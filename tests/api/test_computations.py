@@ -218,7 +218,19 @@ def test_a_calibrated_mechanism_is_one_that_can_be_registered(shared_client: Cli
 @pytest.mark.parametrize(
     ("fields", "pointer"),
     [
-        ({"mechanism": "laplace"}, "/mechanism"),
+        ({"mechanism": "declared"}, "/mechanism"),
+        ({"mechanism": "laplace", "moe": 0}, "/moe"),
+        ({"mechanism": "osgt", "moe": "0.9e-9"}, "/moe"),
+        ({"mechanism": "gaussian", "moe": 2**53 + 1}, "/moe"),
+        ({"mechanism": "laplace", "confidence": "1/" + "9" * 300}, "/confidence"),
+        ({"mechanism": "laplace", "method": "safetab"}, "/method"),
+        ({"mechanism": "discrete_osgt", "method": "safetab"}, "/method"),
+        ({"m": 3}, "/m"),
+        ({"mechanism": "gaussian", "m": 0}, "/m"),
+        ({"mechanism": "discrete_osgt", "m": -1}, "/m"),
+        ({"mechanism": "discrete_osgt", "m": "1e-10"}, "/m"),
+        ({"mechanism": "osgt", "m": 2**53 + 1}, "/m"),
+        ({"mechanism": "osgt", "m": "much"}, "/m"),
         ({"moe": -1}, "/moe"),
         ({"moe": 2**53 + 1}, "/moe"),
         ({"moe": None}, "/moe"),
@@ -237,6 +249,30 @@ def test_a_calibrated_mechanism_is_one_that_can_be_registered(shared_client: Cli
 def test_targets_without_a_meaning(shared_client: Client, fields: Any, pointer: str) -> None:
     body = {"mechanism": "geometric", "moe": 6} | fields
     assert pointers_of(shared_client.post("/v1/calibrations/moe", json=body)) == [pointer]
+
+
+@pytest.mark.parametrize(
+    ("mechanism", "fields"),
+    [("discrete_osgt", {}), ("discrete_osgt", {"m": "2.5"}), ("osgt", {}), ("osgt", {"m": 40}), ("osgt", {"m": 0}),
+     ("gaussian", {}), ("laplace", {"cells": 3, "sensitivity": 2})],
+)  # fmt: skip
+def test_all_additive_noise_is_calibrated_to_a_margin_that_its_accuracy_confirms(
+    shared_client: Client, mechanism: str, fields: Any
+) -> None:
+    target = {"confidence": "0.9", **fields}
+    found = _calibrate(shared_client, mechanism, "6.75", **target)
+    assert 0.9 <= found["coverage"] < 0.9000001
+    assert (found["moe"], found["mechanism"]["type"]) == (6.75, mechanism)
+    assert _compose(shared_client, found["mechanism"]) == found["cost"]
+    asked = {"mechanism": found["mechanism"] | {"cells": 1}, "confidences": ["0.9"]}
+    (margin,) = json_of(shared_client.post("/v1/accuracy", json=asked))["margins"]
+    whole = mechanism == "discrete_osgt"
+    assert margin["moe"] == 6 if whole else margin["moe"] == pytest.approx(6.75, rel=1e-10)
+    if "m" in fields:
+        assert found["mechanism"]["m"] == str(fields["m"])
+    elif "osgt" in mechanism:
+        ratio = float(found["mechanism"]["m"]) ** 2 / float(found["mechanism"]["sigma_squared"])
+        assert ratio == pytest.approx(0.67448**2, rel=1e-9)
 
 
 def test_a_composition_states_its_trade_off_where_it_is_asked_for(shared_client: Client) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import BrowserContext, Page, expect
 
-from tests.api.calls import json_of, pure, release
+from tests.api.calls import json_of, open_account, pure, release
 from tests.browser.steps import assert_accessible, assert_fits, assert_tables_fit, screenshot, sign_in
 from tests.processes import Served
 
@@ -128,6 +128,57 @@ def test_a_file_is_looked_at_before_it_is_drawn(steward: Page, served: Served, t
     expect(tick).not_to_be_checked()
     chosen.set_input_files(binary)
     expect(look).to_contain_text("is no text in UTF-8")
+
+
+def test_what_may_be_a_mistake_in_a_file_is_said(steward: Page, served: Served, tmp_path: Path) -> None:
+    at = f"/accounts/empty/releases/{release(served.client, pure('0.001'), 'empty', name='warned of')['id']}"
+    steward.goto(f"{at}/draw")
+    chosen, look = steward.get_by_label("The file of true counts"), steward.locator("#counts-look")
+    table = tmp_path / "counts.csv"
+    rows = "".join(f'"a ""b"" {row}",0{row},"{row + 1},5",{-row % 3 - 1}\r\n' for row in range(9000))
+    table.write_text(f"county,code,population,count\r\n{rows}\r\n", encoding="utf-8", newline="")
+    chosen.set_input_files(table)
+    expect(look).to_contain_text("population looks like numbers: it gets no noise, and is published as it is")
+    expect(look).to_contain_text("3,000 counts are below 0")
+    expect(look).not_to_contain_text("code looks like")
+    expect(steward.get_by_text("Draw 9,000 counts by county, code and population as")).to_be_visible()
+    screenshot(steward, "draw-warned")
+    table.write_text("place\tcount\nx\t-0\ny\t-4", encoding="utf-8")
+    chosen.set_input_files([])
+    chosen.set_input_files(table)
+    expect(look).to_contain_text("1 count is below 0")
+    expect(look).not_to_contain_text("looks like")
+
+
+def test_a_changed_form_is_previewed_again_before_it_is_drawn(steward: Page, served: Served) -> None:
+    _preview(steward)
+    draw, figure = (
+        steward.get_by_role("button", name="Charge the account and draw"),
+        steward.get_by_label("Margin of error, or the parameter"),
+    )
+    expect(draw).to_be_enabled()
+    figure.fill("5")
+    expect(draw).to_be_disabled()
+    expect(steward.get_by_text("The form above says something else now: preview it again.")).to_be_visible()
+    screenshot(steward, "draw-changed")
+    figure.fill("20")
+    expect(draw).to_be_enabled()
+    steward.get_by_label("Noise", exact=True).select_option("geometric epsilon")
+    expect(draw).to_be_disabled()
+    steward.get_by_label("Noise", exact=True).select_option("geometric moe")
+    figure.fill("30")
+    steward.get_by_role("button", name="Preview it again").click()
+    expect(steward.get_by_text("each noisy count is within 30 of the true count")).to_be_visible()
+    expect(draw).to_be_enabled()
+    open_account(served.client, "careful", {"definition": "pure", "epsilon": "1"}, approval_above="0.001")
+    steward.goto("/accounts/careful/draw")
+    figure.fill("20")
+    steward.get_by_label("Name of the release").fill("county totals")
+    steward.get_by_role("button", name="Preview the charge").click()
+    propose = steward.get_by_role("button", name="Propose the release")
+    expect(propose).to_be_enabled()
+    figure.fill("21")
+    expect(propose).to_be_disabled()
 
 
 def test_fields_of_other_noise_are_hidden(steward: Page) -> None:

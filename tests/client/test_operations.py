@@ -187,6 +187,8 @@ def test_noise_is_calibrated_to_a_margin(ledger: Client) -> None:
     found = ledger.calibrate("discrete_gaussian", moe=6, confidence=Fraction(95, 100), cells=2)
     assert isinstance(found, plans.DiscreteGaussian)
     assert (found.sigma_squared, found.cells) == ("11.081705253", 2)
+    assert isinstance(ledger.calibrate("osgt", moe="6.5", m=3), plans.Osgt)
+    assert isinstance(ledger.calibrate("laplace", moe="0.5"), plans.Laplace)
     assert isinstance(ledger.calibrate("geometric", moe="6"), plans.Geometric)
 
 

@@ -158,7 +158,7 @@ class Operations:
     def calibrate(
         self,
         /,
-        mechanism: Literal["geometric", "discrete_gaussian"],
+        mechanism: Literal["geometric", "discrete_gaussian", "discrete_osgt", "laplace", "gaussian", "osgt"],
         *,
         moe: Exact,
         confidence: Exact = "0.95",
@@ -166,7 +166,7 @@ class Operations:
     ) -> Operation[Mechanism]:
         """Return the mechanism that costs least while noise stays within a margin of error.
 
-        ``further`` fields are those of the interface, such as cells.
+        ``further`` fields are those of the interface, such as cells, or the offset m of offset tails.
         """
         target = {"mechanism": mechanism, "moe": exact_text(moe), "confidence": exact_text(confidence), **further}
         return self._exchange.json(_calibrated, "POST", "/v1/calibrations/moe", target)

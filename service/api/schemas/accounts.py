@@ -83,8 +83,8 @@ class GaugeBody(BaseModel):
     releases: int = Field(description="The number of releases that it counts, with those of the accounts under it.")
     spent: GaugePart | SkipJsonSchema[None] = Field(
         None,
-        description="What committed releases and allotments use by themselves. Omitted where nothing is held. null where"
-        " that is not looked at: of an account with periods in a list, or where used is a bound of its windows.",
+        description="What committed releases and allotments use by themselves. Omitted where nothing is held; null"
+        " where this is not looked at: of an account with periods in a list, or where used is a bound of its windows.",
     )
     held: GaugePart | SkipJsonSchema[None] = Field(
         None, description="The rest: what would be free without reservations and proposals. Omitted or null with spent."

@@ -6,7 +6,9 @@ noise, never more, than the target allows.
 The exact calibrations search the largest parameter whose tail meets the target. There is one, and a search finds it,
 because P(|X| > m) grows with the parameter. Let f(x) = exp(-a h(|x|)), h increasing, a = 1/b or 1/(2 sigma²). Then
 P(|X| > m)/P(|X| <= m) is a quotient of two sums. The numerator is the sum of exp(-a (h(x) - h(m))) over |x| > m, whose
-terms all fall as a grows. The denominator is the sum of exp(a (h(m) - h(x))) over |x| <= m, whose terms never fall.
+terms all fall as a grows. The denominator is the sum of exp(a (h(m) - h(x))) over |x| <= m, whose terms never fall. Of
+continuous noise the sums are integrals. Offset tails with a stated offset o have h(x) = x² + 2 o x. Whatever the search
+finds, its tail is proven to meet the target: the argument says only that no larger parameter does.
 """
 
 import math
@@ -16,17 +18,21 @@ from fractions import Fraction
 
 from flint import arb
 
+from service.privacy.accuracy.continuous import ContinuousSum
 from service.privacy.accuracy.sums import variance_of_cell
-from service.privacy.accuracy.tails import excess_of, is_within, smallest, tail
+from service.privacy.accuracy.tails import excess_of, is_at_most, smallest, tail
 from service.privacy.laws.noise_law import NoiseLaw, offset_law
 from service.privacy.numerics.numbers import ball, floor as lower_bound, precision
 
 LARGEST_MARGIN = 2**53  # counts
+SMALLEST_CONTINUOUS = Fraction(1, 10**9)
+"""The smallest margin of continuous noise."""
 SUB_GAUSSIAN = Fraction("0.67448")
 """An offset in sigmas: up to Q^-1(1/4) = 0.674489... the noise is sigma²-sub-Gaussian (Sadeghi and Korki 2022)."""
 _TWELVE_DIGITS_DOWN = Context(prec=12, rounding=ROUND_FLOOR)
 _LEAST_DIGITS = 10**11
 _WIDEST = 10**304  # guess: the secants' steps from it, each of a factor e at most, are doubles
+_WIDEST_CONTINUOUS = 10**90  # likewise, of parameters up to 1e100
 _SECANTS = 8
 _CLOSE = 1e-13  # in a parameter's logarithm: less than a unit of its 12 digits
 _PER_DECADE = 9 * _LEAST_DIGITS  # how many numbers of 12 digits share a decimal exponent
@@ -42,7 +48,7 @@ def margin_to_scale(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked_excess(margin, confidence)
     # As b grows, the tail approaches exp(-(m + 1/2)/b).
     guess = lower_bound(lambda: (margin + arb(0.5)) / -ball(excess).log())
-    return _largest_parameter(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
+    return _largest_parameter(lambda scale: tail(NoiseLaw(scale=scale), margin), excess, guess)
 
 
 def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
@@ -55,21 +61,84 @@ def margin_to_sigma_squared(margin: int, confidence: Fraction) -> Fraction:
     excess = _checked_excess(margin, confidence)
     # As sigma grows, the tail approaches that of the normal law beyond m + 1/2.
     guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2 / 2)
-    return _largest_parameter(lambda square: NoiseLaw(sigma_squared=square), margin, excess, guess)
+    return _largest_parameter(lambda square: tail(NoiseLaw(sigma_squared=square), margin), excess, guess)
 
 
-def margin_to_offset_tails(margin: int, confidence: Fraction) -> Fraction:
+def margin_to_offset_tails(margin: int, confidence: Fraction, offset: Fraction | None = None) -> Fraction:
     """Return the largest 12-digit sigma² (counts²) of integer offset tails with P(|X| > margin) <= 1 - confidence.
 
-    The offset is ``usual_offset``, with which both coefficients of the law fall as sigma grows.
+    Args:
+        margin: counts.
+        confidence: of staying within the margin.
+        offset: of the tails, in counts; None: ``usual_offset``, with which both coefficients of the law fall as sigma
+            grows.
 
     Raises:
         ValueError: the margin is not in [0, 2^53], the confidence is out of range (``excess_of``), or it is so near 0
             that the noise is too wide.
     """
     excess = _checked_excess(margin, confidence)
-    guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2)
-    return _largest_parameter(lambda square: offset_law(square, usual_offset(square)), margin, excess, guess)
+    if offset is None:
+        guess = lower_bound(lambda: ((margin + arb(0.5)) / ball(excess).erfcinv()) ** 2)
+        return _largest_parameter(lambda square: tail(offset_law(square, usual_offset(square)), margin), excess, guess)
+    guess = _guess_beside(margin + Fraction(1, 2), excess, offset)
+    return _largest_parameter(lambda square: tail(offset_law(square, offset), margin), excess, guess)
+
+
+def continuous_margin_to_scale(margin: Fraction, confidence: Fraction) -> Fraction:
+    """Return the largest 12-digit scale b of Laplace noise with P(|X| > margin) <= 1 - confidence.
+
+    Args:
+        margin: in the unit of the noise.
+        confidence: of staying within the margin.
+
+    Raises:
+        ValueError: the margin is not in [1e-9, 2^53], the confidence is out of range (``excess_of``), or it is so near
+            0 that the noise is too wide.
+    """
+    excess = _checked_continuous(margin, confidence)
+    guess = lower_bound(lambda: ball(margin) / -ball(excess).log())
+    return _largest_continuous(lambda scale: NoiseLaw(scale=scale), margin, excess, guess)
+
+
+def continuous_margin_to_sigma_squared(
+    margin: Fraction, confidence: Fraction, offset: Fraction | None = Fraction(0)
+) -> Fraction:
+    """Return the largest 12-digit sigma² of continuous offset tails with P(|X| > margin) <= 1 - confidence.
+
+    Args:
+        margin: in the unit of the noise.
+        confidence: of staying within the margin.
+        offset: of the tails, in the same unit; 0: the noise is Gaussian; None: ``usual_offset``.
+
+    Raises:
+        ValueError: as ``continuous_margin_to_scale``.
+    """
+    excess = _checked_continuous(margin, confidence)
+    guess = _guess_beside(margin, excess, offset or Fraction(0))
+    return _largest_continuous(
+        lambda square: offset_law(square, usual_offset(square) if offset is None else offset), margin, excess, guess
+    )
+
+
+def _guess_beside(reach: Fraction, excess: Fraction, offset: Fraction) -> Fraction:
+    """Return about the sigma² of offset tails: at least that of the Gaussian, and of geometric noise of scale v/m."""
+    gaussian = lower_bound(lambda: (ball(reach) / ball(excess).erfcinv()) ** 2 / 2)
+    return max(gaussian, lower_bound(lambda: ball(offset * reach) / -ball(excess).log())) if offset else gaussian
+
+
+def _largest_continuous(
+    law: Callable[[Fraction], NoiseLaw], margin: Fraction, excess: Fraction, guess: Fraction
+) -> Fraction:
+    if guess > _WIDEST_CONTINUOUS:
+        raise ValueError("expected a confidence further from 0: the noise would be wider than 1e90")
+    return _largest_parameter(lambda value: ContinuousSum(law(value), cells=1).tail_probability(margin), excess, guess)
+
+
+def _checked_continuous(margin: Fraction, confidence: Fraction) -> Fraction:
+    if not SMALLEST_CONTINUOUS <= margin <= LARGEST_MARGIN:
+        raise ValueError("expected a margin of at least 1e-9 and at most 2^53 for continuous noise")
+    return excess_of(confidence)
 
 
 def variance_to_parameter(law: Callable[[Fraction], NoiseLaw], variance: Fraction, guess: Fraction) -> Fraction:
@@ -130,19 +199,29 @@ def _checked_excess(margin: int, confidence: Fraction) -> Fraction:
     return excess_of(confidence)
 
 
-def _largest_parameter(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+def _largest_parameter(beyond: Callable[[Fraction], arb], excess: Fraction, guess: Fraction) -> Fraction:
     """Return the largest 12-digit parameter that meets a target, which all smaller ones meet too.
+
+    Args:
+        beyond: returns a ball that contains P(|X| > margin) at a parameter.
+        excess: the probability that noise may lie beyond the margin.
+        guess: a parameter near the result.
 
     Raises:
         ValueError: the parameter is beyond doubles.
     """
     if guess > _WIDEST:
         raise ValueError("expected a confidence further from 0: the noise would be wider than 1e304")
-    near = rank_of(_secant_guess(law, margin, excess, guess))
-    return value_of_rank(smallest(lambda rank: not is_within(law(value_of_rank(rank)), margin, excess), near) - 1)
+    near = rank_of(_secant_guess(beyond, excess, guess))
+
+    def is_wider(rank: int) -> bool:
+        value = value_of_rank(rank)
+        return not is_at_most(lambda: beyond(value), excess)
+
+    return value_of_rank(smallest(is_wider, near) - 1)
 
 
-def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Fraction, guess: Fraction) -> Fraction:
+def _secant_guess(beyond: Callable[[Fraction], arb], excess: Fraction, guess: Fraction) -> Fraction:
     """Return the parameter at which P(|X| > margin) is about the excess, by the secant method from a guess.
 
     log(-log P) is nearly a straight line in the parameter's logarithm, of slope -1. So four or five tails give all
@@ -150,7 +229,7 @@ def _secant_guess(law: Callable[[Fraction], NoiseLaw], margin: int, excess: Frac
     """
 
     def miss_at(place: float) -> float:
-        return float((-tail(law(Fraction(math.exp(place))), margin).log()).log().mid()) - target
+        return float((-beyond(Fraction(math.exp(place))).log()).log().mid()) - target
 
     with precision(128 + excess.denominator.bit_length()):
         target = float((-ball(excess).log()).log().mid())

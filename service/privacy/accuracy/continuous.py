@@ -109,6 +109,10 @@ class ContinuousSum:
             covered = 1 - self.tail_probability(margin) + arb(0, arb(2) ** -ctx.prec)
         return margin, double_down(lower_bound(lambda: covered))
 
+    def coverage(self, x: Fraction) -> float:
+        """Return P(|S| <= x), rounded down to a double; ``x`` is at least 0, in the answer's unit."""
+        return double_down(lower_bound(lambda: 1 - self.tail_probability(x) + arb(0, arb(2) ** -ctx.prec)))
+
     def _moment(self, power: int) -> arb:
         """Return E|X|^power of one variable with offset tails."""
         moments = half_line(ball(self.law.offset), _variance(self.law), power + 1, lattice=False)

@@ -56,9 +56,19 @@ def is_within(law: NoiseLaw, margin: int, excess: Fraction) -> bool:
     Raises:
         ValueError: the margin is below 0.
     """
+    return is_at_most(lambda: tail(law, margin), excess)
+
+
+def is_at_most(probability: Callable[[], arb], excess: Fraction) -> bool:
+    """Tell whether a probability is proven to be at most an excess; a tie that no precision decides is not.
+
+    Args:
+        probability: returns a ball at the precision in force.
+        excess: the allowed probability.
+    """
     for bits in _PRECISIONS:
         with precision(bits):
-            beyond, allowed = tail(law, margin), ball(excess)
+            beyond, allowed = probability(), ball(excess)
             if beyond <= allowed:
                 return True
             if beyond > allowed:

@@ -186,9 +186,9 @@ def test_a_calibration_evaluates_few_tails(
             assert 2 <= len(computed) <= 12
 
 
-def offset_tails(square: Fraction, margin: int) -> tuple[Any, Any]:
-    """P(|X| > margin) and Var X of integer offset tails, from sums over the integers."""
-    v, m = number(square), number(calibration.usual_offset(square))
+def offset_tails(square: Fraction, margin: int, offset: Fraction | None = None) -> tuple[Any, Any]:
+    """P(|X| > margin) and Var X of integer offset tails, from sums over the integers; the offset is the usual one."""
+    v, m = number(square), number(calibration.usual_offset(square) if offset is None else offset)
     weights = [mp.exp(-(mp.mpf(x * x) / 2 + x * m) / v) for x in range(margin + int(20 * mp.sqrt(v)) + 20)]
     whole = weights[0] + 2 * mp.fsum(weights[1:])
     squares = mp.fsum(x * x * weight for x, weight in enumerate(weights))
@@ -201,6 +201,49 @@ def test_offset_tails_meet_their_target_and_the_next_ones_miss_it(margin: int, c
     square = calibration.margin_to_offset_tails(margin, confidence)
     excess = number(1 - confidence)
     assert offset_tails(square, margin)[0] <= excess < offset_tails(following(square), margin)[0]
+
+
+@pytest.mark.parametrize("margin", [0, 1, 6, 40])
+@pytest.mark.parametrize("offset", ["0", "1e-9", "0.3", "3", "100", "9007199254740992"])
+@pytest.mark.parametrize("confidence", [Fraction("0.5"), Fraction("0.95"), Fraction("0.999999")])
+def test_tails_of_a_stated_offset_meet_their_target(margin: int, offset: str, confidence: Fraction) -> None:
+    m, excess = Fraction(offset), number(1 - confidence)
+    square = calibration.margin_to_offset_tails(margin, confidence, m)
+    if m > 1000:  # as good as geometric, with q = exp(-m/v)
+        assert square / m == pytest.approx(margin_to_scale(margin, confidence), rel=1e-6)
+        return
+    assert offset_tails(square, margin, m)[0] <= excess < offset_tails(following(square), margin, m)[0]
+
+
+def continuous_tail(square: Fraction, offset: Fraction, margin: Fraction) -> Any:
+    """P(|X| > margin) of continuous offset tails, by complementary error functions."""
+    sigma, m, x = mp.sqrt(number(square)), number(offset), number(margin)
+    return mp.erfc((m + x) / sigma / mp.sqrt(2)) / mp.erfc(m / sigma / mp.sqrt(2))
+
+
+CONTINUOUS_MARGINS = [Fraction(1, 10**9), Fraction("0.37"), Fraction(6), Fraction(2**53)]
+
+
+@pytest.mark.parametrize("confidence", [Fraction(1, 10**6), *CONFIDENCES])
+@pytest.mark.parametrize("margin", CONTINUOUS_MARGINS)
+def test_continuous_noise_meets_its_target_and_the_next_one_misses_it(margin: Fraction, confidence: Fraction) -> None:
+    excess = number(1 - confidence)
+    scale = calibration.continuous_margin_to_scale(margin, confidence)
+    assert mp.exp(-number(margin / scale)) <= excess < mp.exp(-number(margin / following(scale)))
+    for offset in (Fraction(0), Fraction("0.3"), Fraction(40), None):
+        square = calibration.continuous_margin_to_sigma_squared(margin, confidence, offset)
+        offsets = [calibration.usual_offset(one) if offset is None else offset for one in (square, following(square))]
+        assert continuous_tail(square, offsets[0], margin) <= excess
+        assert continuous_tail(following(square), offsets[1], margin) > excess
+
+
+@pytest.mark.parametrize("margin", [Fraction(1, 10**9) - Fraction(1, 10**20), Fraction(2**53 + 1)])
+def test_margins_of_continuous_noise_are_bounded(margin: Fraction) -> None:
+    for calibrate in (calibration.continuous_margin_to_scale, calibration.continuous_margin_to_sigma_squared):
+        with pytest.raises(ValueError, match="at least 1e-9"):
+            calibrate(margin, Fraction("0.95"))
+        with pytest.raises(ValueError, match="further from 0"):
+            calibrate(Fraction(6), Fraction(1, 10**100))
 
 
 @pytest.mark.parametrize("variance", ["0.0001", "0.3", "1", "1.5", "40", "1000"])

@@ -127,6 +127,9 @@ test_that("noise is calibrated to a margin", {
   noise <- calibrate(ledger, "discrete_gaussian", moe = 6, confidence = "95/100", further = list(cells = 2))
   expect_identical(list(noise$type, noise$sigma_squared, noise$cells), list("discrete_gaussian", "11.081705253", 2))
   expect_s3_class(calibrate(ledger, "geometric", moe = "6"), "pbl_mechanism")
+  tails <- calibrate(ledger, "discrete_osgt", moe = 6, further = list(m = 3))
+  expect_identical(list(tails$type, tails$sigma_squared, tails$m), list("discrete_osgt", "17.7843792717", "3"))
+  expect_identical(calibrate(ledger, "laplace", moe = "0.5")$scale, "0.166904100347")
   expect_error(calibrate(ledger, "geometric", moe = 6, confidence = 0.95), "confidence: expected an exact number")
 })
 
