@@ -177,7 +177,7 @@ async def show(
     with_history = account_body["head"]["seq"] <= _SHORT_JOURNAL or "history" in visit.request.query_params
     balance, whole, below, proposed, reserved = await asyncio.gather(
         get(visit, f"{path}/balance"),
-        _of_whole_budget(visit, account_body["budget"]),
+        of_whole_budget(visit, account_body["budget"]),
         get(visit, address("accounts"), {"parent": account, "limit": _BELOW, "with_gauge": "true"}),
         get(visit, f"{path}/releases", {"state": "proposed", "limit": _WAITING, **BRIEFLY, "with_obstacle": "true"}),
         get(visit, f"{path}/releases", {"state": "reserved", "limit": _WAITING, **BRIEFLY}),
@@ -186,7 +186,7 @@ async def show(
         context |= {"strip": await read_strip(visit, account_body)}
         account_body |= _as_worst_window(account_body, balance)
     proposed_budget = (account_body["proposed_change"] or {}).get("budget")
-    of_proposed = None if proposed_budget is None else await _of_whole_budget(visit, proposed_budget)
+    of_proposed = None if proposed_budget is None else await of_whole_budget(visit, proposed_budget)
     shown: dict[str, Any] = {
         "account": account_body,
         "balance": balance,
@@ -220,7 +220,7 @@ def _approvers_fields(approvers: Mapping[str, Any] | None) -> dict[str, str]:
     return {"at_least": str(approvers["at_least"]), "approver_names": "\n".join(approvers.get("of") or ())}
 
 
-async def _of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
+async def of_whole_budget(visit: Visit, budget: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the epsilon and delta that bound all releases once a budget is spent; None if no epsilon does."""
     definition = budget["definition"]
     if definition in ("approximate", "pure"):

@@ -37,6 +37,7 @@ def test_usual_periods_fill_the_days(steward: Client) -> None:
         ("Quarter 2 of 2025", "2025-04-01", "2025-06-30"),
         ("Quarter 3 of 2025", "2025-07-01", "2025-09-30"),
         ("Quarter 4 of 2025", "2025-10-01", "2025-12-31"),
+        ("Quarter 1 so far", "2026-01-01", "2026-02-03"),
         ("2026 so far", "2026-01-01", "2026-02-03"),
     ]
     shown = steward.get("/accounts/persons/report").text
@@ -64,7 +65,51 @@ def test_parts_of_accounts_below(steward: Client) -> None:
     assert "Accounts under it" in words
     assert "persons" in words
     assert "Voided and expired releases are not counted." in words
-    assert "Releases of accounts under it are in their own reports." in words
+    assert "Releases of accounts under it are in their own reports, and here with these ." in words
+    below = steward.get("/accounts/nation/report?below=1").text
+    words = _words(below)
+    assert "Releases of persons" in words
+    assert "are in their own reports" not in words
+    assert "redistricting" in words
+    assert 'href="/accounts/persons/report.csv?' in below
+
+
+def test_the_report_marks_what_was_not_drawn(api: Client, steward: Client) -> None:
+    report = json_of(api.get("/v1/accounts/persons/report"))
+    drawn = {one["name"]: [mechanism["drawn"] for mechanism in one["mechanisms"]] for one in report["releases"]}
+    assert (drawn["county totals"], drawn["redistricting"]) == ([True], [False] * 4)
+    words = _words(steward.get("/accounts/persons/report").text)
+    assert words.count("not drawn by the service yet") == sum(one is False for all_ in drawn.values() for one in all_)
+    table = steward.get("/accounts/persons/report.csv").text
+    rows = list(csv.DictReader(io.StringIO(table, newline="")))
+    assert [row["mechanism.drawn"] for row in rows] == [
+        str(one).lower() for one_release in report["releases"] for one in drawn[one_release["name"]]
+    ]
+    before = {"until": report["beginning"]["at"] if report["beginning"] else report["releases"][0]["registered_at"]}
+    assert api.get("/v1/accounts/persons/report", params=before).status_code == 200
+
+
+@pytest.mark.parametrize(("which", "names"), [("standing", ["end", "change"]), ("accounts", ["persons"])])
+def test_each_table_of_a_report_is_a_file(steward: Client, which: str, names: list[str]) -> None:
+    shown = steward.get("/accounts/nation/report").text
+    (link,) = re.findall(rf'href="(/accounts/nation/report-{which}.csv[^"]*)"', shown)
+    answer = steward.get(link.replace("&amp;", "&"))
+    rows = list(csv.DictReader(io.StringIO(answer.text, newline="")))
+    assert [row["moment" if which == "standing" else "account"] for row in rows] == names
+    assert all(row["spent"] and row["of"] == "nation" for row in rows)
+    assert answer.headers["Content-Disposition"].endswith(f"nation-{which}.csv")
+    changes = steward.get("/accounts/nation/report-changes.csv").text
+    assert next(csv.DictReader(io.StringIO(changes, newline="")))["kind"] == "account_opened"
+    assert steward.get("/accounts/nation/report-nothing.csv").status_code == 404
+
+
+def test_the_report_says_what_is_spent_in_words(steward: Client) -> None:
+    words = _words(steward.get("/accounts/nation/report").text)
+    assert (
+        "What is spent at the end of the period, by itself, can move" in words
+        or "What is spent now, by itself" in words
+    )
+    assert "What is spent" not in _words(steward.get("/accounts/empty/report").text).replace("What is spent, held", "")
 
 
 @pytest.mark.parametrize("account", ["nation", "households", "empty"])

@@ -40,6 +40,7 @@ from service.errors import InvalidInput
 from service.ledger.accounts import accounts
 from service.ledger.accounts.accounts import AccountRecord
 from service.ledger.accounts.budgets import usual_delta, write_budget
+from service.ledger.journal.entries import Drawn
 from service.ledger.journal.entry_texts import price_of_key
 from service.ledger.journal.journal import write_head
 from service.ledger.releases import releases
@@ -67,6 +68,7 @@ _COLUMNS = (
     "approval_reason", "ended_at", "ended_by", "end_reason", "draws.number", "draws.first_at", "draws.last_at",
     "draws.by", "charge.definition", "charge.alpha", "charge.rho", "charge.rho_exact", "charge.epsilon",
     "charge.epsilon_exact", "charge.delta", "charge.share", "confidence", *_IN_PLACE_OF_MECHANISMS, "approvals",
+    "mechanism.drawn",
 )  # fmt: skip
 
 
@@ -125,7 +127,11 @@ def report_account(
             facts = _facts(connection, request, owner, report, activity, record)
             runs = runs_of(record.plan)
             listed = islice(runs, None if as_table else MOST_MECHANISMS)
-            mechanisms = [figures for _, figures in count_accuracies(listed, asked, known)]
+            drawn = _drawn(connection, owner, record, report.end.head.seq)
+            mechanisms = [
+                figures | {"drawn": (mechanism.name or "") in drawn}
+                for mechanism, figures in count_accuracies(listed, asked, known)
+            ]
             number = len(mechanisms) + sum(1 for _ in runs)
             shown.append(facts | {"mechanisms": mechanisms, "mechanisms_number": number})
             if len(known) >= _MOST_NOISES:
@@ -234,6 +240,12 @@ def _facts(
         "draws": draws_body(activity.draws),
         "charge": charge_body(budget, owner.weights, price_of_key(amount), cost),
     }
+
+
+def _drawn(connection: Connection, owner: AccountRecord, record: ReleaseRecord, last: int) -> frozenset[str]:
+    """Return the names of the mechanisms of a release that were drawn up to an entry of its account's journal."""
+    draws = (one for one in later_entries(connection, owner, record, [Drawn.KIND]) if one.seq <= last)
+    return frozenset(one.content.mechanism for one in draws if isinstance(one.content, Drawn))
 
 
 def _approvals(

@@ -81,6 +81,14 @@ class ReportedApproval(BaseModel):
     seq: int = Field(description="The number of its journal entry.")
 
 
+class ReportedMechanism(CountAccuracy):
+    """The accuracy of one noisy count of a mechanism, and whether it was drawn."""
+
+    drawn: bool = Field(
+        description="Whether this service drew it up to the end of the period, for partitions or the whole input."
+    )
+
+
 class ReportedRelease(BaseModel):
     """A release with an entry in the period; of steps outside the period, only registration and approval are stated."""
 
@@ -103,7 +111,7 @@ class ReportedRelease(BaseModel):
     end_reason: str | None = Field(description="Why it was approved or voided; null also where no reason was given.")
     draws: ReportedDraws | None
     charge: ChargeBody = Field(description="share is its part of the budget at the end of the period.")
-    mechanisms: list[CountAccuracy] = Field(description="At most 20; its accuracy statement has all.")
+    mechanisms: list[ReportedMechanism] = Field(description="At most 20; its accuracy statement has all.")
     mechanisms_number: int
 
 
