@@ -60,7 +60,7 @@ def forked() -> Iterator[None]:
 @pytest.fixture(scope="module")
 def running(forked: None) -> Iterator[tuple[str, str]]:
     """The address of a service and its steward's key."""
-    with local_service() as (url, key):
+    with local_service() as (url, key, _):
         yield url, key
 
 
@@ -252,7 +252,7 @@ def test_its_own_service_is_gone_however_the_demo_ends(
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     ended: BaseException | None = None
     try:
-        with local_service() as (url, _):
+        with local_service() as (url, _, _):
             assert httpx.get(f"{url}/readyz", timeout=60, trust_env=False).status_code == 200
             assert len(list(tmp_path.iterdir())) == 1
             if ending is not None:
@@ -285,7 +285,7 @@ def test_its_own_service_inherits_nothing_of_a_configured_one(
 ) -> None:
     monkeypatch.setenv("SERVICE_DATABASE_URL", f"sqlite:///{tmp_path / 'real.db'}")
     monkeypatch.setenv("SERVICE_BOOTSTRAP_KEY", "short")
-    with local_service() as (url, key):
+    with local_service() as (url, key, _):
         answer = httpx.get(
             f"{url}/v1/accounts", headers={"Authorization": f"Bearer {key}"}, timeout=60, trust_env=False
         )
@@ -359,13 +359,18 @@ def test_a_sandbox_has_the_demos_accounts_and_leaves_nothing_behind(tmp_path: Pa
     try:
         assert process.stdout is not None
         printed = "".join(iter(process.stdout.readline, "  Ctrl-C stops the sandbox and deletes all of it.\n"))
-        assert printed.startswith("Starting takes about a minute")
-        address, key = printed.split("Sign in at ")[1].split(" with the key\n  ")
+        assert printed.startswith("Starting takes a minute or two")
+        address, keys = printed.split("Sign in at ")[1].split(" with a key:\n")
+        steward, board = re.findall("pbl_\\S+|[\\w-]{43}", keys)
         assert address == f"http://127.0.0.1:{port}"
         with httpx.Client(base_url=address, timeout=60, trust_env=False) as client:
-            stated = {"Authorization": f"Bearer {key.strip()}"}
+            stated, approver = ({"Authorization": f"Bearer {key}"} for key in (steward, board))
             accounts = client.get("/v1/accounts", headers=stated).json()["items"]
-            assert [one["name"] for one in accounts] == ["pl94-2020-us-persons", "us-counties-2010"]
+            names = ["household-survey", "pl94-2020-us-persons", "us-counties-2010"]
+            assert [one["name"] for one in accounts] == names
+            (waiting,) = client.get("/v1/proposals", headers=approver).json()["items"]
+            path = f"/v1/accounts/household-survey/releases/{waiting['id']}"
+            assert client.post(f"{path}/approve", headers=approver).json()["state"] == "committed"
             for page in ("/", "/guide/concepts", "/no-such-page"):
                 assert "Sandbox: sample data, not your ledger" in client.get(page, headers={"Accept": "text/html"}).text
     finally:

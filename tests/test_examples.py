@@ -22,7 +22,7 @@ _COUNTIES = _ROOT / "service" / "demo" / "us_county_population_2010.csv"
 @pytest.fixture(scope="module")
 def running() -> Iterator[tuple[str, str]]:
     """The address of a service and its steward's key."""
-    with local_service() as (url, key):
+    with local_service() as (url, key, _):
         yield url, key
 
 

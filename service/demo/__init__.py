@@ -31,7 +31,7 @@ def run(url: str | None, key: str | None, demo: Demo = "redistricting") -> None:
     with ExitStack() as stack:
         if url is None or key is None:
             typer.echo("Starting a service of its own, on an empty database ...\n")
-            address, token = stack.enter_context(local_service())
+            address, token, _ = stack.enter_context(local_service())
         else:
             address, token = url, key
         # A proxy of the environment does not reach this machine's own addresses.

@@ -1,6 +1,7 @@
 """A service for the length of the demo: its own process, its own empty database, gone afterwards."""
 
 import os
+import re
 import secrets
 import signal
 import socket
@@ -12,19 +13,51 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
+from typing import NamedTuple
 
 import httpx
 
 from service.demo.client import DemoStopped
 
 _ROOT = Path(__file__).resolve().parents[2]  # where `python -m service` finds the package
+_COMMAND = (sys.executable, "-m", "service")
+_KEY = re.compile(r"\bpbl_\S+")
 _STARTING_SECONDS = 300.0  # a few, but on a machine that has other things to do
 _STOPPING_SECONDS = 40.0  # longer than the service takes for the requests that it still has to finish
 
 
+class LocalService(NamedTuple):
+    """A running service of the demo's own.
+
+    Attributes:
+        address: on this machine.
+        key: a steward's.
+        environment: that of its commands.
+    """
+
+    address: str
+    key: str
+    environment: dict[str, str]
+
+    def make_key(self, role: str, name: str) -> str:
+        """Make a key by the operator's command, as keys of persons are made who approve each other's releases.
+
+        Raises:
+            DemoStopped: the command fails.
+        """
+        command = [*_COMMAND, "keys", "create", "--role", role, "--name", name]
+        made = subprocess.run(  # noqa: S603 - this package's own command, without a shell
+            command, cwd=_ROOT, env=self.environment, capture_output=True, text=True, check=False
+        )
+        found = _KEY.search(made.stdout)
+        if made.returncode or found is None:
+            raise DemoStopped(f"no key for {name} could be made: {made.stderr.strip()}")
+        return found[0]
+
+
 @contextmanager
-def local_service(host: str = "127.0.0.1", port: int | None = None, notice: str = "") -> Iterator[tuple[str, str]]:
-    """Start a service of its own; yield its address on this machine and a steward's key; stop it.
+def local_service(host: str = "127.0.0.1", port: int | None = None, notice: str = "") -> Iterator[LocalService]:
+    """Start a service of its own; yield it; stop it.
 
     It is stopped and its directory removed however the block ends, by Ctrl-C and SIGTERM too.
 
@@ -40,19 +73,22 @@ def local_service(host: str = "127.0.0.1", port: int | None = None, notice: str 
     with _ending_at_sigterm(), tempfile.TemporaryDirectory(prefix="demo-") as directory:
         home, port = Path(directory), port or _free_port()
         address = f"http://127.0.0.1:{port}"
-        command = [sys.executable, "-m", "service", "serve", "--host", host, "--port", str(port)]
+        command, environment = (
+            [*_COMMAND, "serve", "--host", host, "--port", str(port)],
+            _environment(home, key, notice),
+        )
         with (home / "log").open("wb") as log:
             process = subprocess.Popen(  # noqa: S603 - this package's own command, without a shell
                 command,
                 cwd=_ROOT,
-                env=_environment(home, key, notice),
+                env=environment,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
             )
             try:
                 _wait_until_ready(process, address, home / "log")
-                yield address, key
+                yield LocalService(address, key, environment)
             finally:
                 _stop(process)
 

@@ -32,7 +32,7 @@ def run(url: str | None, key: str | None) -> None:
     if (url is None) != (key is None):
         raise DemoStopped("expected both --url and --key, or neither")
     with ExitStack() as stack:
-        address, token = (url, key) if url and key else stack.enter_context(local_service())
+        address, token = (url, key) if url and key else stack.enter_context(local_service())[:2]
         client = stack.enter_context(connect(address, token, trust_environment=url is not None))
         levels = [{"name": name, "moe": margin} for name, margin in _LEVELS]
         for mechanism, unit in _MECHANISMS:

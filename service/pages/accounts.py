@@ -1,8 +1,10 @@
 """The first page: what waits for the signed-in person, and the tree of accounts, which can be searched and sorted."""
 
 import asyncio
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlencode
 
@@ -13,6 +15,10 @@ from service.pages.shell.api_client import Query, Refused, Visit, address, get
 from service.pages.shell.approval_texts import is_asked
 from service.pages.shell.layout import page
 
+_ROOT = Path(__file__).resolve().parents[2]
+_WITHIN = Path(sys.executable).is_relative_to(_ROOT)
+_PYTHON = str(Path(sys.executable).relative_to(_ROOT)) if _WITHIN else "python"
+"""The Python of this service, as a command in its folder states it."""
 _WAITING = 50
 _OLDEST, _DECIDED = timedelta(90), timedelta(30)
 """The time for which a proposal is shown to its proposer after it was made, and after it was approved or rejected."""
@@ -50,6 +56,7 @@ async def accounts_page(visit: Visit) -> Response:
         "more": _written(asked),
         "table_query": wanted,
         "faults": faults,
+        "python": _PYTHON,
     }
     return page(visit.request, "accounts.html", shown | waiting, status=422 if faults else 200)
 
