@@ -22,6 +22,7 @@ _DAYS: Mapping[str, tuple[str, Callable[[str], str]]] = {
     "until": ("before", end_of),
 }
 _FIELDS = ("tag", "name", "registered_by", "approved_by", *_DAYS)
+_ORDERS = [("desc", "newest first"), ("asc", "oldest first")]
 _STATES = [
     ("proposed", "proposed"),
     ("reserved", "reserved"),
@@ -76,7 +77,8 @@ async def show_found(visit: SignedIn) -> Response:
 async def search(visit: Visit, path: str) -> dict[str, Any]:
     """Return a page of a list of releases for its template; none, and the faults by field, if a field is wrong."""
     wanted = read_search(visit, "state")
-    asked: Query = {**BRIEFLY, **wanted.query}
+    order = visit.request.query_params.get("order", "").strip() or _ORDERS[0][0]
+    asked: Query = {**BRIEFLY, **wanted.query, "order": order}
     releases: dict[str, Any] = {"items": [], "next_cursor": None}
     faults: dict[str, str] = {}
     try:
@@ -91,6 +93,8 @@ async def search(visit: Visit, path: str) -> dict[str, Any]:
         "table_query": asked,
         "states": _STATES,
         "asked": wanted.asked,
-        "more": urlencode({name: text for name, text in wanted.asked.items() if text}),
+        "orders": _ORDERS,
+        "order": order,
+        "more": urlencode({name: text for name, text in wanted.asked.items() if text} | {"order": order}),
         "faults": faults,
     }

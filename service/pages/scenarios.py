@@ -171,7 +171,7 @@ async def register_scenario(scenario: ScenarioStep, visit: SignedIn, sent: SentF
         if refused.status not in (409, 422):
             raise
         return await _show(visit, found, form, status=refused.status, problem=refused.problem)
-    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}?done=registered", 303)
 
 
 def _with_release(form: Form, sent: Sent) -> Form:

@@ -434,15 +434,15 @@ def test_beside_an_epsilon_that_is_no_sum_stands_how_many_more_releases_fit(stew
     more = json_of(api.get("/v1/accounts/noisy/balance"))["equal_more"]
     shown = _words_of(steward, "/accounts/noisy")
     said = re.search(
-        r"<strong>(\d+) more releases like the first one fit</strong> its own budget; ([0-9.]+) % of the budget"
-        r" spent; those above it can have less room\.",
+        r"<strong>ε = [0-9.]+</strong> of 4 spent; ([0-9.]+) % of the room for equal releases; (\d+) more releases like"
+        r" the first one fit its own budget; those above it can have less room\.",
         shown,
     )
     assert said is not None
-    assert int(said[1]) == more
-    assert float(said[2]) - 0.1 <= 100 / (more + 1) <= float(said[2]) * (1 + 2 / more)
+    assert int(said[2]) == more
+    assert float(said[1]) - 0.1 <= 100 / (more + 1) <= float(said[1]) * (1 + 2 / more)
     release(api, concentrated("0.01"), "noisy")
-    in_words = re.compile(r"<strong>\d+ more releases like the mean one fit</strong>[a-z ]*; [0-9.]+ % of the budget")
+    in_words = re.compile(r"[0-9.]+ % of the room for equal releases; \d+ more releases like the mean one fit")
     for address, accounts in (("/accounts/noisy", 1), ("/accounts/households", 2), ("/plan/account?account=noisy", 1)):
         assert len(in_words.findall(_words_of(steward, address))) == accounts, address
     assert "like the" not in _words_of(steward, "/accounts/empty")

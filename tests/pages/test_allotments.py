@@ -17,6 +17,8 @@ def test_a_share_is_opened_under_an_account_that_shows_it(steward: Client, api: 
     assert "Where the budget is" in above
     assert "the whole budgets of 1 account under it" in above
     assert "spent or allotted" in above
+    assert '<th role="columnheader" scope="col" class="number">Spent or allotted</th>' in above
+    assert "Spent</a> or allotted" in steward.get("/accounts/nation/report").text
     own = steward.get("/accounts/region").text
     assert "which has allotted this budget to it" in own
     assert "nation is charged with the new budget." in own

@@ -122,7 +122,7 @@ def test_an_approximate_account_shows_its_worst_windows(embedded: TestClient) ->
     balance = json_of(embedded.get("/v1/accounts/panel/balance"))
     gauge = json_of(embedded.get("/v1/accounts/panel?with_gauge=true"))["gauge"]
     assert gauge["window"]["start"] == 1
-    assert "60 % of the budget spent in the window 1." in page.text
+    assert " of 1 spent in the window 1; 60 % of the room for equal releases." in page.text
     assert f"ε = {1 - balance['remaining']['epsilon']:.6f}"[:6] in page.text
     assert f" with the budget of 1, in the window {balance['window']['start']}." in page.text
 
@@ -192,8 +192,8 @@ def test_the_planner_plans_and_registers_over_periods(embedded: TestClient) -> N
     assert "Periods</a></dt><dd>2026-01 to 2026-03</dd>" in release.text
     listed = visit.get("/accounts/panel/releases")
     assert re.findall(r'data-label="Periods and tags" class="words">([^<]+)<', listed.text) == [
-        "2026-02",
         "2026-01 to 2026-03",
+        "2026-02",
     ]
 
 

@@ -2,6 +2,7 @@
 
 import csv
 import io
+import re
 
 import pytest
 
@@ -67,3 +68,16 @@ def test_a_last_day_before_the_first_is_refused(steward: Client, path: str) -> N
 
 def test_the_releases_are_among_the_accounts_in_the_navigation(steward: Client) -> None:
     assert '<a href="/" aria-current="page">Accounts</a>' in steward.get("/releases").text
+
+
+def test_lists_have_the_newest_first_unless_the_oldest_are_asked_for(api: Client, steward: Client) -> None:
+    names = [one["name"] for one in json_of(api.get("/v1/accounts/persons/releases"))["items"]]
+    for query, expected in (({}, names[::-1]), ({"order": "asc"}, names), ({"order": "desc"}, names[::-1])):
+        shown = steward.get("/accounts/persons/releases", params=query).text
+        assert re.findall(r'releases/[0-9a-f-]{36}">([^<]+)<', shown) == expected
+        (table,) = re.findall(r'href="(/accounts/persons/releases\.csv[^"]*)"', shown)
+        rows = csv.DictReader(io.StringIO(steward.get(table.replace("&amp;", "&")).text))
+        assert [row["name"] for row in rows] == expected
+    assert "In the reverse order in which" in _text(steward)
+    assert "In the order in which" in _text(steward, order="asc")
+    assert steward.get("/releases", params={"order": "sideways"}).status_code == 422

@@ -41,7 +41,7 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
     figure = "rho" if history["budget"]["definition"] == "zcdp" else "epsilon"
     times = [datetime.fromisoformat(point["at"]) for point in points]
 
-    limit = _limit(history)
+    limit, done = _limit(history), _done(history)
 
     def line(label: str, name: str, style: str) -> Line:
         values = [float("nan") if point[name] is None else point[name] for point in points]
@@ -49,8 +49,8 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
 
     lines = [
         line("left", "remaining", "o-"),
-        line("spent", "spent", "-"),
-        line("spent and held", "counted", "--"),
+        line(done, "spent", "-"),
+        *([line(f"{done} and held", "counted", "--")] if _holds(points) else []),
         line(limit, "cap", ":"),
     ]
     last = points[-1]
@@ -60,10 +60,10 @@ def spending_picture(history: dict[str, Any], kind: str) -> Response:
         f"Cap on {history['tag']} in {history['account']} over time"
         if "tag" in history
         else f"Budget of {history['account']} over time",
-        f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is spent or held,"
+        f"After entry {last['seq']}, at {last['at']}: {spent} of {last['cap']} {figure} is {done} or held,"
         f" {down(last['remaining'])} is left.{_UNEVEN if uneven else ''}",
     )
-    said = [_said(point, limit) for point in points]
+    said = [_said(point, limit, done) for point in points]
     return charts.picture([Panel(caption.title, "time (UTC)", f"{figure} (nats)", lines, said=said)], kind, caption)
 
 
@@ -72,13 +72,23 @@ def _limit(history: dict[str, Any]) -> str:
     return "cap" if "tag" in history else "budget"
 
 
-def _said(point: dict[str, Any], limit: str) -> str:
+def _done(history: dict[str, Any]) -> str:
+    """Return what the loss is that is not held: that of an account with allotments contains them."""
+    return "spent or allotted" if history.get("has_allotted") else "spent"
+
+
+def _holds(points: Sequence[dict[str, Any]]) -> bool:
+    """Return whether anything was ever held; otherwise a line of it would lie on that of what was spent."""
+    return any(point["counted"] != point["spent"] for point in points)
+
+
+def _said(point: dict[str, Any], limit: str, done: str) -> str:
     """Return what the picture says of one entry, a line for each figure."""
     name = f" {point['name']}" if point.get("name") else ""
     figures = {
         "left": down(point["remaining"]),
-        "spent": up(point["spent"]),
-        "spent and held": up(point["counted"]),
+        done: up(point["spent"]),
+        **({f"{done} and held": up(point["counted"])} if point["counted"] != point["spent"] else {}),
         limit: down(point["cap"]),
     }
     about = f"entry {point['seq']}, {point['kind'].replace('_', ' ')}{name}, {point['at'][:19].replace('T', ' ')} UTC"

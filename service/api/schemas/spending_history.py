@@ -24,7 +24,7 @@ class HistoryPoint(BaseModel):
     at: str
     cap: float = Field(description="The cap of the budget at that time.")
     spent: float | None = Field(
-        description="The loss of committed releases by admission's count, rounded up; null: infinite."
+        description="The loss of committed releases and of allotments by admission's count, rounded up; null: infinite."
     )
     counted: float | None = Field(
         description="spent with the reservations of that time: the figure that is compared with the cap. Rounded up."
@@ -55,7 +55,8 @@ def history_body(
 ) -> dict[str, Any]:
     """Return the spending history of an account up to its head, or of one of its caps, as JSON.
 
-    Its points also have the names of releases, for a picture (``without_names``).
+    It also has what only a picture says (``without_names``): the names of releases, and whether the account has
+    allotted some of its budget.
 
     Args:
         tag: of the cap; None: the account's budget.
@@ -71,6 +72,7 @@ def history_body(
         "account": account.name,
         **({} if cap is None else {"tag": cap.tag}),
         "budget": write_budget(account.budget if cap is None else cap.budget),
+        "has_allotted": cap is None and account.allotted is not None,
         "every": went.every,
         "points": [_point(step) for step in went.steps],
         "head": head_body(account.head),
@@ -80,7 +82,7 @@ def history_body(
 def without_names(history: dict[str, Any]) -> dict[str, Any]:
     """Return a spending history without what only a picture says."""
     points = [{field: value for field, value in point.items() if field != "name"} for point in history["points"]]
-    return history | {"points": points}
+    return {name: value for name, value in history.items() if name != "has_allotted"} | {"points": points}
 
 
 def _point(step: SpendingPoint) -> dict[str, Any]:

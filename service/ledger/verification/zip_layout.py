@@ -42,7 +42,10 @@ def require_nothing_else(file: BinaryIO, files: Sequence[zipfile.ZipInfo], at: s
             if file.read(len(before)) == before:
                 break
         else:
-            raise zipfile.BadZipFile(f"expected {one.filename} at byte {place}")
+            raise zipfile.BadZipFile(
+                f"expected {one.filename} at byte {place}, as the service writes it. An archive that another program"
+                " has packed again is refused, even with the same files"
+            )
         _require_one_stream(file, one)
         behind = _SIZES.pack(b"PK\7\x08", one.CRC, one.compress_size, one.file_size)
         if file.read(len(behind)) != behind:

@@ -230,7 +230,7 @@ async def _register(planning: _PlannerVisit, mechanism: Mechanism, idempotency_k
         if refused.status in (409, 422):
             return await _show_plans(planning, status=refused.status, problem=refused.problem)
         raise
-    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}", 303)
+    return RedirectResponse(f"/accounts/{account['name']}/releases/{release['id']}?done=registered", 303)
 
 
 async def _save(planning: _PlannerVisit, mechanism: Mechanism, idempotency_key: str) -> Response:

@@ -25,7 +25,10 @@ _PLAIN = tuple(
         (r"(?<=separated by commas)(?=,)", " or semicolons"),
         (r"printable text \(NFKC\)", "printable text"),
         (r", quoted by RFC 4180", ", with closed quotation marks"),
-        (r"and not in SERVICE_WEBHOOK_NETWORKS", "and the operator has not allowed its network"),
+        (
+            r"and not in SERVICE_WEBHOOK_NETWORKS",
+            "and the operator has not allowed its network (SERVICE_WEBHOOK_NETWORKS)",
+        ),
         (r"expected text with a length of at least 1", "expected a text"),
         (r"expected text with a length of at most (\d+)", r"expected at most \1 characters"),
     )

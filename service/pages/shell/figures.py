@@ -178,10 +178,15 @@ def charge_text(charge: Mapping[str, Any]) -> Markup:
     definition, loss = charge["definition"], loss_text(charge)
     text = f"{_SYMBOLS[definition]} {'is' if loss == 'infinite' else '='} {loss}"
     if definition == "rdp":
-        return Markup('{} <span class="whole">at α = {}</span>').format(text, f"{charge['alpha']:g}")
+        return Markup('{} <span class="whole">at α = {}</span>').format(_unbroken(text), f"{charge['alpha']:g}")
     if definition == "approximate":
-        return Markup('{} <span class="whole">at δ = {}</span>').format(text, delta_text(charge["delta"]))
-    return Markup("{}").format(text)
+        return Markup('{} <span class="whole">at δ = {}</span>').format(_unbroken(text), delta_text(charge["delta"]))
+    return _unbroken(text)
+
+
+def _unbroken(text: str) -> Markup:
+    """Return a text that stays on one line."""
+    return Markup('<span class="whole">{}</span>').format(text)
 
 
 def charged_percent(charge: Mapping[str, Any]) -> str | None:

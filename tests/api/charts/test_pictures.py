@@ -107,11 +107,21 @@ def test_one_points_at_the_figures_of_each_entry(spending: Client) -> None:
     assert ends[-1][1] - ends[0][0] > 250
 
 
+def test_what_an_account_allotted_is_not_called_spent(embedded: Client) -> None:
+    open_account(embedded, "agency")
+    open_account(embedded, "share", {"definition": "zcdp", "rho": "0.25"}, parent="agency", funding="allotted")
+    description, texts = _drawn(_get(embedded, "agency/history", _SVG))[1:]
+    assert "0.25 of 1.0 rho is spent or allotted or held" in description
+    assert "spent or allotted: 0.25" in texts
+    assert "has_allotted" not in json_of(embedded.get("/v1/accounts/agency/history"))
+
+
 def test_a_single_entry_is_a_line(embedded: Client) -> None:
     """Not a point in the middle of years: the axis has the hour after it."""
     open_account(embedded)
     texts = _drawn(_get(embedded, "people/history", _SVG))[2]
     assert "2024" not in texts
+    assert "spent and held" not in texts  # nothing is, so its line would lie on the other
     assert re.search(r"\d\d:\d\d", texts)
 
 

@@ -244,8 +244,9 @@ def test_registering_shows_the_release(client: TestClient, visit: TestClient) ->
     done = _register(visit, page, "geometric", tags="a, b", reserve_for="P1D", purpose="Schools")
     assert done.status_code == 303
     (found,) = json_of(client.get("/v1/accounts/zcdp/releases"))["items"]
-    assert json_of(client.get(f"/v1{done.headers['Location']}"))["metadata"] == {"intended_use": "Schools"}
-    assert done.headers["Location"] == f"/accounts/zcdp/releases/{found['id']}"
+    assert json_of(client.get(f"/v1/accounts/zcdp/releases/{found['id']}"))["metadata"] == {"intended_use": "Schools"}
+    assert done.headers["Location"] == f"/accounts/zcdp/releases/{found['id']}?done=registered"
+    assert "is held in zcdp.</p>" in visit.get(done.headers["Location"]).text
     assert (found["name"], found["state"], found["tags"]) == ("tables", "reserved", ["a", "b"])
     assert found["plan"] == plan
 
