@@ -2,6 +2,7 @@
 
 import os
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from axe_playwright_python.sync_playwright import Axe  # type: ignore[import-untyped]
 from playwright.sync_api import Page
@@ -45,6 +46,11 @@ def work_out(page: Page) -> None:
     page.get_by_role("button", name="Work out the plan").last.click()
     page.get_by_role("heading", name="Plan and cost").wait_for()
     page.wait_for_load_state()  # the heading is there before the rest of the form
+
+
+def release_id(page: Page) -> str:
+    """Return the id of the release whose page is open."""
+    return urlsplit(page.url).path.rpartition("/")[2]
 
 
 def assert_accessible(page: Page) -> None:

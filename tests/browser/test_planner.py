@@ -13,6 +13,7 @@ from tests.browser.steps import (
     assert_accessible,
     assert_fits,
     fill_row,
+    release_id,
     screenshot,
     sign_in,
     state_targets,
@@ -42,7 +43,7 @@ def test_from_margins_to_a_release(steward: Page, served: Served) -> None:
     page.get_by_label("Tags").fill("pl94, first look")
     page.get_by_role("button", name="Register the discrete Gaussian plan").click()
     page.wait_for_url("**/accounts/nation/releases/*")
-    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2]}"))
+    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{release_id(page)}"))
     assert (found["name"], found["tags"], found["state"]) == ("state and county", ["pl94", "first look"], "committed")
     assert found["plan"] == shown
     assert [part["name"] for part in shown["parts"]] == ["State/Total", "County/Total", "County/Sex by age"]
@@ -58,7 +59,7 @@ def test_only_holding_it(steward: Page, served: Served) -> None:
     page.get_by_label("Only hold it for").fill("P7D")
     page.get_by_role("button", name="Register the geometric plan").click()
     page.wait_for_url("**/accounts/nation/releases/*")
-    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2]}"))
+    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{release_id(page)}"))
     assert found["state"] == "reserved"
 
 
@@ -109,7 +110,7 @@ def test_a_double_click_registers_once(steward: Page, served: Served) -> None:
     page.wait_for_url("**/accounts/nation/releases/*")
     assert set(reached) == {page.url}
     found = json_of(served.client.get("/v1/accounts/nation/releases"))["items"]
-    assert [one["id"] for one in found if one["name"] == "twice"] == [page.url.rpartition("/")[2]]
+    assert [one["id"] for one in found if one["name"] == "twice"] == [release_id(page)]
 
 
 def test_more_than_is_left(steward: Page, served: Served) -> None:
@@ -178,7 +179,7 @@ def test_safetab(steward: Page, served: Served) -> None:
     page.get_by_label("Name of the release").fill("safetab")
     page.get_by_role("button", name="Register the discrete Gaussian plan").click()
     page.wait_for_url("**/accounts/nation/releases/*")
-    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2]}"))
+    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{release_id(page)}"))
     assert [part["tags"] for part in found["plan"]["parts"]] == [["Nation"], ["State"], ["County"]]
 
 
@@ -229,7 +230,7 @@ def test_the_whole_path_without_javascript_on_a_small_dark_screen(
     page.get_by_label("Name of the release").fill("small")
     page.get_by_role("button", name="Register the geometric plan").click()
     page.wait_for_url("**/accounts/nation/releases/*")
-    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2]}"))
+    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{release_id(page)}"))
     assert found["name"] == "small"
     page.goto("/plan?kind=safetab")
     assert_fits(page)

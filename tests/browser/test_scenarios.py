@@ -12,6 +12,7 @@ from tests.browser.steps import (
     assert_fits,
     assert_tables_fit,
     fill_row,
+    release_id,
     screenshot,
     sign_in,
     state_targets,
@@ -100,7 +101,7 @@ def test_compared_exported_registered_and_deleted(steward: Page, served: Served)
     page.get_by_label("Tags").fill("pl94")
     page.get_by_role("button", name="Register this plan").click()
     page.wait_for_url("**/accounts/nation/releases/*")
-    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{page.url.rpartition('/')[2].partition('#')[0]}"))
+    found = json_of(served.client.get(f"/v1/accounts/nation/releases/{release_id(page)}"))
     assert (found["name"], found["tags"]) == ("sharp, Gaussian", ["pl94"])
     page.goto(registered)
     page.get_by_label("Delete the scenario for everybody").check()

@@ -260,7 +260,7 @@ def test_jobs_are_listed_by_pages_in_order_and_to_who_asked(database: Database) 
 
 @pytest.mark.parametrize("column", ["parameters", "result", "problem"])
 def test_a_page_of_jobs_is_counted_whole_before_it_is_read(database: Database, column: str) -> None:
-    """Whoever writes the database can make each column long, and memory is reserved by the size of all."""
+    """Each column can be made long in the database, and memory is reserved by the size of all."""
     _submit(database)
     run(database, f"UPDATE jobs SET {column} = :long", long="x" * 10_000)
     sizes: list[int] = []

@@ -75,7 +75,7 @@ def test_each_part_says_what_it_costs_by_itself(steward: Client, api: Client) ->
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
     assert "Repeated 2 times ε = 0.04, ρ =" in text
     assert "Parallel: each record is in at most 2 of the parts ε = 0.02, ρ =" in text
-    assert text.count("epsilon 0.01 – ε = 0.01, ρ = 5e-5") == 3  # noqa: RUF001 - the dash of an empty cell
+    assert text.count("epsilon 0.01 \N{EN DASH} ε = 0.01, ρ = 5e-5") == 3
 
 
 def test_a_loss_beside_a_delta_is_not_stated_without_it(steward: Client, api: Client) -> None:
@@ -93,7 +93,7 @@ def test_only_so_many_unlike_parts_are_priced(steward: Client, api: Client) -> N
     made = release(api, {"type": "sequence", "parts": parts}, "households")
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
     assert f"at most {MOST_PRICED} distinct parts are priced" in text
-    assert len(re.findall(r"part \d+ geometric epsilon \S+ – ε = ", text)) == MOST_PRICED - 1  # and the whole  # noqa: RUF001 - the same
+    assert len(re.findall(r"part \d+ geometric epsilon \S+ \S ε = ", text)) == MOST_PRICED - 1  # and the whole
 
 
 def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client) -> None:
@@ -105,7 +105,7 @@ def test_large_parts_are_not_priced_again_and_again(steward: Client, api: Client
     text = _words(steward.get(f"/accounts/households/releases/{made['id']}").text)
     assert "no part that is itself large" in text
     assert text.count("Sequence: losses add up ε") == 4  # of two thousand nodes each
-    assert text.count("geometric epsilon 1e-12 – ε") > 300  # noqa: RUF001 - the same
+    assert text.count("geometric epsilon 1e-12 \N{EN DASH} ε") > 300
 
 
 def test_names_are_text_and_never_markup(steward: Client, api: Client) -> None:

@@ -18,7 +18,8 @@ from service.privacy.numerics.loss import Loss
 class AboveThreshold(Mechanism):
     """The sparse vector technique: which of many answers are above a threshold; accounted, never drawn.
 
-    Laplace or geometric noise is drawn once for the threshold, and anew for each answer. For each answer in turn it is
+    Laplace noise is drawn once for the threshold, and anew for each answer; where the sensitivity, all answers and the
+    threshold are whole, it may be geometric. For each answer in turn it is
     published whether the noisy answer reaches the noisy threshold. After so many positives nothing more is published.
 
     If the noise of the threshold moves up with the answers, by s at most, no negative becomes less likely; this costs
@@ -42,14 +43,15 @@ class AboveThreshold(Mechanism):
             required=True,
             unit=Unit.COUNTS,
             bound=ABOVE_0,
-            description="b of the Laplace or geometric noise that is added to the threshold, once.",
+            description="b of the Laplace noise that is added to the threshold, once. Geometric noise only where the"
+            " sensitivity, all answers and the threshold are whole.",
         ),
         ExactNumber(
             "query_scale",
             required=True,
             unit=Unit.COUNTS,
             bound=ABOVE_0,
-            description="b of the Laplace or geometric noise that is added to each answer, drawn anew for each.",
+            description="b of the Laplace noise that is added to each answer, drawn anew for each; geometric as above.",
         ),
         WholeNumber(
             "positives", default=1, description="After so many answers above the threshold nothing more is published."
