@@ -256,7 +256,7 @@ def test_the_maker_of_proposals_sees_those_that_wait_and_those_that_were_rejecte
     json_of(api.post(f"/v1{_PAGE}/releases/{gone['id']}/void", json={"reason": "too exact"}))
     sign_in(steward, key["Authorization"].removeprefix("Bearer "))
     shown = steward.get("/").text
-    assert f"{waits['name']}</a> in strict: ρ = 0.0" in shown
+    assert f'{waits["name"]}</a> in strict: <span class="whole">ρ = 0.0' in shown
     assert "of the budget<br>" in shown
     assert "waits for the approval of another person" in shown
     assert "rejected</span> by first-steward" in shown

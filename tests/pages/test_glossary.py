@@ -52,7 +52,7 @@ def test_a_release_says_what_it_is_charged_first(api: Client, steward: Client) -
     done = release(api, pure("0.25"), "households", name="first")
     page = steward.get(f"/accounts/households/releases/{done['id']}").text
     first, _, other = page.partition("<summary>All analyses</summary>")
-    assert '<p class="figure">ε = 0.25 <span class="whole">at δ = 1e-6</span></p>' in first
+    assert '<span class="whole">ε = 0.25</span> <span class="whole">at δ = 1e-6</span></p>' in first
     assert "of the budget" in first
     assert "tight" not in first
     assert "tight" in other
