@@ -165,7 +165,8 @@ def _counted(
     caps = [AccountCaps(account.name, account.caps) for account in present]
     preparation.require_statements(caps, asked)
     capped = [cap.weights.orders for _, own in caps for cap in own]
-    work = sum(effort.of_price(plan, len(orders)) for orders in [*set(line.orders), *capped])
+    priced = sum(effort.of_price(plan, len(orders)) for orders in [*set(line.orders), *capped])
+    work = priced + effort.of_proofs(plan)
     check_work(request.app.state.settings.max_work, work, asked.pointer)
     if work > effort.LIGHT:
         estimating = effort.of_estimates(plan, [*line.orders, *capped])

@@ -149,7 +149,8 @@ class _PricingRequest:
         plan = condense(release.plan)
         capped = (cap.weights.orders for _, own in caps for cap in own)
         work = sum(effort.of_price(plan, len(orders)) for orders in (*line.orders, *capped))
-        return cls(release, delta, plan, caps, work + costs * effort.of_guarantee(plan, len(USUAL_ORDERS), 1), costs)
+        work += effort.of_guarantee(plan, len(USUAL_ORDERS), 1) if costs else effort.of_proofs(plan)
+        return cls(release, delta, plan, caps, work, costs)
 
     def figures(self, line: Line) -> Figures:
         prices = preparation.prices_of(line, self.caps, self.release, self.plan)

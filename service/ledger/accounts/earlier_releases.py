@@ -178,9 +178,8 @@ class EarlierReleases:
             return math.inf
         added = sum(map(len, counted)) * sum(_ADDED + _AT_ORDER * len(cap.weights.orders) for cap in caps)
         parts = ((earlier_part(subplan, cap, stated=stated), cap) for (subplan, _), cap in unknown.items())
-        return added + sum(
-            effort.of_price(condense(part), len(cap.weights.orders)) for part, cap in parts if part is not None
-        )
+        priced = ((condense(part), len(cap.weights.orders)) for part, cap in parts if part is not None)
+        return added + sum(effort.of_price(part, orders) + effort.of_proofs(part) for part, orders in priced)
 
     def _is_read_quickly(self, connection: Connection, account: AccountRecord, rows: int, characters: int) -> bool:
         query = select(func.sum(func.length(Release.plan))).join(Hold, Hold.release_id == Release.id)

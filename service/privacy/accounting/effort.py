@@ -30,10 +30,9 @@ def of_guarantee(plan: Condensed, orders: int, deltas: int) -> float:
         deltas: their number.
     """
     distinct = [mechanism.work() for mechanism in set(leaves(plan))]
-    proven = sum(one.proof for one in distinct)
     tight = min(_TIGHT, _FOR_TIGHT * sum(one.tight for one in distinct))
     at_orders = orders * sum(one.at_order for one in distinct if not one.vectorized)
-    return min(tight * deltas, _MOST_TIGHT) + proven + _READ * plan.size + at_orders
+    return min(tight * deltas, _MOST_TIGHT) + of_proofs(plan) + _READ * plan.size + at_orders
 
 
 def of_price(plan: Condensed, orders: int) -> float:
@@ -46,6 +45,15 @@ def of_price(plan: Condensed, orders: int) -> float:
         About milliseconds of one core.
     """
     return _READ * plan.size + orders * sum(one.work().at_order for one in set(leaves(plan)))
+
+
+def of_proofs(plan: Condensed) -> float:
+    """Estimate the work for the rho of a plan's mechanisms, which is done once for all accounts that it is charged to.
+
+    Returns:
+        About milliseconds of one core; a guarantee has it already.
+    """
+    return sum(one.work().proof for one in set(leaves(plan)))
 
 
 def of_estimates(plan: Condensed, orders: Sequence[tuple[Fraction, ...]]) -> float:

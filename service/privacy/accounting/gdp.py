@@ -62,6 +62,7 @@ TOLERANCE = 5e-7
 _ROUGHLY = 2e-3  # to which they are refined by shorter lines first
 _REACHES = (15.0, 30.0, 60.0, 120.0, 240.0)  # standard deviations of a Gaussian loss up to which there are chords
 _LEAST_MU, _LARGEST_MU = 1e-12, 64.0  # of searches in doubles
+_LEAST_RHO, _LARGEST_RHO = Fraction(1, 10**24), Fraction(10**4)
 _SHARES = np.exp2(-np.arange(1.0, 40.0, 0.5))  # r of the third bound
 Chord = tuple[float, float, float, float]
 """Two epsilons, each followed by the log of its delta."""
@@ -70,7 +71,8 @@ Chord = tuple[float, float, float, float]
 def least_mu(plan: Priced, neighbouring: Neighbouring) -> Fraction | None:
     """Return the least mu for which a plan is certified mu-GDP, rounded up; None if there is none.
 
-    There is none with a declared delta, nor where rho is infinite, because mu-GDP implies mu²/2-zCDP.
+    There is none with a declared delta, nor where rho is infinite, because mu-GDP implies mu²/2-zCDP. Where rho is
+    below 1e-24 or above 10,000 there is only what follows from a pure loss.
 
     The work is at most that of one share of a trade-off.
 
@@ -85,8 +87,10 @@ def least_mu(plan: Priced, neighbouring: Neighbouring) -> Fraction | None:
         return Fraction(0)
     if tight is not None and tight.analysis is None and tight.log_finite == 0:
         return ceiling(lambda: (2 * ball(rho)).sqrt())
-    with np.errstate(all="ignore"), work_limit(MOST_WORK):
-        found = [_searched(profile, _Tails.of(profile, rho))]
+    found = list[Fraction | None]()
+    if _LEAST_RHO <= rho <= _LARGEST_RHO:  # doubles can search
+        with np.errstate(all="ignore"), work_limit(MOST_WORK):
+            found.append(_searched(profile, _Tails.of(profile, rho)))
     if pure is not None:  # two-valued response dominates: its only chord has A = 1 - B = e^pure/(1 + e^pure)
         found.append(ceiling(lambda: 2 * arb(2).sqrt() * (2 / (1 + ball(pure).exp())).erfcinv()))
     return min((one for one in found if one is not None), default=None)

@@ -213,6 +213,14 @@ def test_pricing_is_bounded(database: Database, secret: Secret) -> None:
         assert _capacity(client, concentrated("0.1"))["fits"] > 1
 
 
+def test_the_proof_of_a_rho_is_counted_where_no_order_is(database: Database, secret: Secret) -> None:
+    masses = [{"value": value, "mass": "1/40"} for value in range(40)]
+    with client_of(application(database, secret, max_work=100)) as client:
+        open_account(client)
+        asked = client.post("/v1/accounts/people/capacity", json={"plan": {"type": "noise_table", "masses": masses}})
+        assert pointers_of(asked) == ["/plan"]
+
+
 def test_helpers_count_what_takes_long(database: Database, secret: Secret) -> None:
     """Offset tails are priced in balls; the count is the one that registers."""
     with client_of(application(database, secret, helper_processes=1)) as client:

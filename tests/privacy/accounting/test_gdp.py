@@ -10,10 +10,12 @@ from service.privacy.accounting import gdp
 from service.privacy.accounting.gdp import least_mu
 from service.privacy.accounting.guarantee import PlanProfile
 from service.privacy.mechanisms import (
+    AboveThreshold,
     Declaration,
     Declared,
     DiscreteGaussian,
     DiscreteOsgt,
+    Exponential,
     Gaussian,
     Geometric,
     Laplace,
@@ -267,3 +269,20 @@ def test_with_little_work_the_figure_is_only_larger(monkeypatch: pytest.MonkeyPa
     found = least_mu(plan, neighbouring)
     with mp.workdps(60):
         assert found is None or found >= exactly(of_atoms(atoms()))
+
+
+@pytest.mark.parametrize("size", ["1e-400", "1e-160", "1e-30", "1e30", "1e300", "1e400"])
+def test_no_size_of_a_loss_breaks_it(size: str) -> None:
+    loss = Fraction(size)
+    for plan in (
+        Exponential(epsilon=loss),
+        Laplace(scale=1 / loss),
+        Geometric(scale=1 / loss),
+        DiscreteGaussian(sigma_squared=1 / loss),
+        Gaussian(sigma_squared=1 / loss),
+        Declared(guarantee=Declaration(epsilon=loss), reference="a test"),
+        Declared(guarantee=Declaration(rho=loss), reference="a test"),
+        AboveThreshold(threshold_scale=1 / loss, query_scale=1 / loss),
+    ):
+        found = least_mu(plan, Neighbouring.ADD_REMOVE)
+        assert found is None or found > 0
