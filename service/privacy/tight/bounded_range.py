@@ -15,12 +15,13 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, reduce
+from functools import reduce
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 
 from service.privacy.laws.loss_laws import RangeLoss
+from service.privacy.numerics.keyed import memoised
 from service.privacy.tight.atoms import LARGEST_LOSS, TAIL, law_from_profile
 from service.privacy.tight.families import Doubles
 from service.privacy.tight.kernels import Grid
@@ -151,7 +152,7 @@ def _reach(widths: Sequence[float], counts: State, unit: float) -> float:
     return min(largest, (rho + 2 * math.sqrt(-rho * math.log(TAIL))) / unit)
 
 
-@lru_cache(maxsize=32)
+@memoised(maxsize=32)
 def _worst_laws(h: float, sizes: tuple[int, ...], wanted: tuple[State, ...]) -> list[Atoms]:
     """Return the worst laws of some numbers of losses, the largest first."""
     steps = [_Step.of(h, size) for size in sizes]

@@ -86,5 +86,5 @@ def test_meaningless_questions_are_refused(shared_client: Client, question: Any,
 def test_a_mechanism_without_noise_is_refused_with_those_that_are_accepted(shared_client: Client) -> None:
     answer = shared_client.post("/v1/accuracy", json={"mechanism": {"type": "randomized_response", "epsilon": "1"}})
     (fault,) = problem_of(answer, "validation")["errors"]
-    accepted = "geometric, discrete_gaussian, discrete_osgt, laplace, gaussian or osgt"
+    accepted = "geometric, discrete_gaussian, discrete_osgt, noise_table, laplace, gaussian or osgt"
     assert fault == {"pointer": "/mechanism", "detail": f"expected a mechanism that adds noise: {accepted}"}

@@ -58,7 +58,7 @@ _PART = {"type": "laplace", "epsilon": "1"}
             {"plan": _PART | {"sigma_squared": "1"}},
             {
                 "/plan/sigma_squared": "unknown field; expected one of cells, cells_added, cells_replaced, epsilon,"
-                " name, reads, scale, sensitivity, tags, type"
+                " moves, name, reads, scale, sensitivity, tags, type"
             },
         ),
         ({"x" * 200 + str(number): 0 for number in range(30)}, {}),
