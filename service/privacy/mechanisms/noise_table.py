@@ -30,7 +30,7 @@ from service.privacy.numerics.numbers import MAX_BITS, exact_text
 MOST_VALUES = 512
 MOST_ROWS = 100
 LARGEST_VALUE = 10**6
-MOST_ATOMS = 1 << 12
+MOST_ATOMS = 1 << 10
 """The most pairs of a shift and a value of a row: each takes time at every order."""
 _SHORT = 10**9
 _VALUE = WholeNumber(

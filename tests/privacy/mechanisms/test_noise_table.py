@@ -322,9 +322,9 @@ def test_tables_that_are_none_are_refused(rows: list[dict[str, Any]], pointer: s
 
 def test_a_table_whose_shifts_take_too_long_is_refused() -> None:
     rows = [{"value": value, "mass": "1/512"} for value in range(512)]
-    assert isinstance(read_plan({"type": "noise_table", "masses": rows, "sensitivity": 8}), NoiseTable)
+    assert isinstance(read_plan({"type": "noise_table", "masses": rows, "sensitivity": 2}), NoiseTable)
     with pytest.raises(InvalidInput) as refused:
-        read_plan({"type": "noise_table", "masses": rows, "sensitivity": 9})
+        read_plan({"type": "noise_table", "masses": rows, "sensitivity": 3})
     assert [one.pointer for one in refused.value.faults] == ["/sensitivity"]
 
 
