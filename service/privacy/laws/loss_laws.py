@@ -8,6 +8,8 @@ import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import groupby
+from operator import itemgetter
 from typing import Self
 
 from service.privacy.numerics.keyed import Keyed
@@ -172,12 +174,9 @@ class OddsLoss(_PositiveLoss):
         Args:
             one: the probabilities of each value under P and under Q.
         """
-        odds: dict[tuple[int, int], Fraction] = {}
-        for p, q in one:
-            if p and q:
-                key = (p / q).as_integer_ratio()
-                odds[key] = odds.get(key, Fraction(0)) + p
-        return cls(tuple(sorted((Fraction(*ratio), p) for ratio, p in odds.items())))
+        both = sorted((p / q, p) for p, q in one if p and q)
+        alike = groupby(both, itemgetter(0))  # not hashed: a caller chooses the numbers
+        return cls(tuple((odds, sum((p for _, p in same), Fraction(0))) for odds, same in alike))
 
     @property
     def finite(self) -> Fraction:

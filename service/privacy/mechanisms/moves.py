@@ -8,7 +8,7 @@ from typing import Any
 
 from service.errors import InvalidInput
 from service.privacy.fields import CELLS
-from service.privacy.grammar import Document
+from service.privacy.grammar import LARGEST_WHOLE, Document
 
 Moves = tuple[tuple[tuple[Fraction | int, int], ...], ...]
 """Alternatives of what adding or removing a record does: distances, the largest first, with numbers of cells."""
@@ -36,6 +36,8 @@ def read_moves(document: Document, at: str, distance: Callable[[Document, str], 
         ]
         by_distance = groupby(sorted(moved, reverse=True), itemgetter(0))  # not hashed: a caller chooses the numbers
         listed.append(tuple((by, sum(cells for _, cells in alike)) for by, alike in by_distance))
+        if any(cells > LARGEST_WHOLE for _, cells in listed[-1]):
+            raise InvalidInput.at(f"{at}/moves/{number}", "expected at most 2^53 cells of each distance")
     return tuple(alternative for alternative, _ in groupby(sorted(listed, reverse=True)))
 
 

@@ -257,6 +257,7 @@ def test_continuous_noise_takes_any_distance() -> None:
         ({"moves": [[{"by": "1.5"}]]}, "/moves/0/0/by"),
         ({"moves": [[{"by": "nan"}]]}, "/moves/0/0/by"),
         ({"moves": [[{"by": "1e400"}]], "granularity": "1"}, "/moves/0/0/by"),
+        ({"moves": [[{"by": 2}], [{"by": 1, "cells": 2**53}, {"by": 1}]]}, "/moves/1"),
         ({"moves": [[{"by": 1}]], "sensitivity": 1}, "/sensitivity"),
         ({"moves": [[{"by": 1}]], "cells": 1}, "/cells"),
         ({"moves": [[{"by": 1}]], "cells_added": 1}, "/cells_added"),
