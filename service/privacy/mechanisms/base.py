@@ -414,11 +414,7 @@ def read_threshold(document: Document, at: str, unit: Fraction) -> int | None:
         return None
     if document.get("moves"):
         raise InvalidInput.at(f"{at}/threshold", "expected none beside moves: state sensitivity and cells")
-    steps = AT_LEAST.read(stated, f"{at}/threshold") / unit
-    if steps.denominator != 1 or steps > LARGEST_WHOLE:
-        detail = "expected a multiple of granularity, at most 2^53 times it; without one it is 1"
-        raise InvalidInput.at(f"{at}/threshold/at_least", detail)
-    return int(steps)
+    return _lattice_steps(stated, f"{at}/threshold", AT_LEAST, unit)
 
 
 def read_cells(document: Document) -> dict[str, Any]:

@@ -37,6 +37,11 @@ class TestAboveThreshold(MechanismContract):
         return mp.fsum(max(p - factor * q, mp.mpf(0)) for p, q in answers(mechanism.epsilon, 2))
 
 
+def reaches(x: Any, b: Any) -> Any:
+    """The probability that Laplace noise of scale b is at least x."""
+    return mp.exp(-x / b) / 2 if x >= 0 else 1 - mp.exp(x / b) / 2
+
+
 def probability(mechanism: AboveThreshold, distances: list[float], published: list[bool]) -> Any:
     """The probability of a sequence of outcomes for answers at these distances above the threshold.
 
@@ -44,13 +49,10 @@ def probability(mechanism: AboveThreshold, distances: list[float], published: li
     """
     a, b = number(mechanism.threshold_scale), number(mechanism.query_scale)
 
-    def reaches(x: Any) -> Any:  # the noise of an answer is at least x
-        return mp.exp(-x / b) / 2 if x >= 0 else 1 - mp.exp(x / b) / 2
-
     def density(z: Any) -> Any:
         value = mp.exp(-abs(z) / a) / (2 * a)
         for distance, positive in zip(distances, published, strict=True):
-            value *= reaches(z - distance) if positive else 1 - reaches(z - distance)
+            value *= reaches(z - distance, b) if positive else 1 - reaches(z - distance, b)
         return value
 
     corners = sorted({0, *distances, *(60.0 * side for side in (-1, 1)), -8.0, 8.0})
@@ -106,11 +108,8 @@ def probability_of_equal(mechanism: AboveThreshold, distance: float, negatives: 
     """The probability of so many equal negatives and then a positive."""
     a, b = number(mechanism.threshold_scale), number(mechanism.query_scale)
 
-    def reaches(x: Any) -> Any:
-        return mp.exp(-x / b) / 2 if x >= 0 else 1 - mp.exp(x / b) / 2
-
     def density(z: Any) -> Any:
-        return mp.exp(-abs(z) / a) / (2 * a) * (1 - reaches(z - distance)) ** negatives * reaches(z - last)
+        return mp.exp(-abs(z) / a) / (2 * a) * (1 - reaches(z - distance, b)) ** negatives * reaches(z - last, b)
 
     return mp.quad(density, [mp.mpf(x) for x in (-200, distance, last, 0, 20, 40, 60, 80, 120, 200)])
 
